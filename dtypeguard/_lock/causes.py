@@ -3,11 +3,12 @@
 import ast
 import collections
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from types import CodeType
 from typing import NamedTuple
 
 from .._source.origin import Origin
-from .._source.syntax import Expression, expression, renamed_before
+from .._source.syntax import Expression, expression, renamings_before
 from .compare import ChangedRow, FunctionChange, LeavesChange
 from .computations import CAST, OTHER, Computation, LockedFunction, line_in
 from .step import INPUTS, TracedStep
@@ -87,24 +88,20 @@ def _blamed_lines(
     # A change of type goes on to all that is made of a value. So a cause is a call that
     # computes otherwise, and takes nothing that is made of another cause.
     suspects = _suspects(changes, step)
-    blamed = {}
-    for call in sorted(step.computations, key=_order):
-        is_odd = not odd_values.isdisjoint(call.takes)
-        # A backward pass follows from the forward one.
-        if call in suspects and not is_odd and not (call.is_backward and blamed):
-            function, line = _place(call, changes, step)
-            lines = blamed.setdefault(function, [])
-            if line not in lines:
-                lines.append(line)
-            is_odd = True
-        if is_odd:
+    blamed = collections.defaultdict(list)
+    # The calls are in the order of the program, and a backward pass follows from the
+    # forward one.
+    for call in sorted(step.computations, key=attrgetter("is_backward")):
+        if call.takes.keys() & odd_values:
             odd_values = odd_values.union(call.gives)
+            continue
+        if call not in suspects or (call.is_backward and blamed):
+            continue
+        odd_values = odd_values.union(call.gives)
+        function, line = _place(call, changes, step)
+        if line not in blamed[function]:
+            blamed[function].append(line)
     return blamed
-
-
-def _order(call: Computation) -> tuple[bool, int]:
-    # Values are numbered in the order of the program.
-    return call.is_backward, min(call.gives, default=0)
 
 
 def _suspects(changes: _Changes, step: TracedStep) -> set[Computation]:
@@ -119,14 +116,15 @@ def _suspects(changes: _Changes, step: TracedStep) -> set[Computation]:
         if call.function not in changes:
             continue
         change = changes[call.function]
-        for entry in set(call.entries).intersection(change.added):
-            if entry.text not in change.before[entry.kind]:
-                certain.add(call)
-                operands.update(call.takes)
-            # Arithmetic asks for no type: it follows from its operands.
-            if entry.kind != OTHER:
-                candidates.add(call)
-    return certain | candidates.intersection(step.makers(operands))
+        if not change.unseen.isdisjoint(call.entries):
+            certain.add(call)
+            operands.update(call.takes)
+        kinds = {entry.kind for entry in change.added.intersection(call.entries)}
+        # Arithmetic asks for no type: it follows from its operands.
+        if kinds - {OTHER}:
+            candidates.add(call)
+    makers = step.makers(operands)
+    return certain | candidates.intersection(makers)
 
 
 def _place(
@@ -134,10 +132,10 @@ def _place(
 ) -> tuple[LockedFunction, Origin]:
     """Returns the line of a call, or that from which a cast of an operand is gone."""
     change = changes[call.function]
-    replaced = {(entry.kind, entry.takes) for entry in change.removed}
-    for entry in set(call.entries).intersection(change.added):
+    replaced = {entry.task for entry in change.removed}
+    for entry in change.added.intersection(call.entries):
         # It takes what it took before: its operands are as they were.
-        if entry.kind == CAST or (entry.kind, entry.takes) in replaced:
+        if entry.kind == CAST or entry.task in replaced:
             return call.function, call.line
     # What made an operand stands where the cast was.
     chain = list(call.chain)
@@ -145,28 +143,24 @@ def _place(
         chain += maker.chain
     for code, instruction in chain:
         function = step.function_of(code)
-        node = expression(code, instruction)
-        if node is None or not _lost_cast(changes.get(function)):
+        if function not in changes or not changes[function].lost_cast:
             continue
-        line = _line_of_renaming(code, node)
-        # A lambda is given its operands.
-        if line or code.co_name != "<lambda>":
-            return function, line_in(code, line or node.lineno)
+        node = expression(code, instruction)
+        line = _line_of_operand(code, node)
+        if line is not None:
+            return function, line_in(code, line)
     return call.function, call.line
 
 
-def _lost_cast(change: FunctionChange | None) -> bool:
-    """Returns whether a function has a cast less."""
-    if change is None:
-        return False
-    return any(entry.kind == CAST for entry in change.removed)
-
-
-def _line_of_renaming(code: CodeType, node: Expression) -> int:
-    """Returns the last line on which a name of an expression is renamed; 0 if none is."""
-    last_line = 0
+def _line_of_operand(code: CodeType, node: Expression | None) -> int | None:
+    """Returns the last line that gives an expression an operand; None if not known."""
+    if node is None:
+        return None
+    renamings = []
     for part in ast.walk(node):
         if isinstance(part, ast.Name):
-            line = renamed_before(code, part.id, node.lineno)
-            last_line = max(last_line, line or 0)
-    return last_line
+            renamings += renamings_before(code, part.id, node.lineno)
+    # A lambda is given its operands.
+    if not renamings and code.co_name == "<lambda>":
+        return None
+    return max(renamings, default=node.lineno)

@@ -1,10 +1,11 @@
 """What differs between a lock and a step as it is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from .computations import (
     BACKWARD_KINDS,
+    CAST,
     ENTRY_KINDS,
     MIRRORED,
     LockedFunction,
@@ -45,16 +46,21 @@ class FunctionChange(NamedTuple):
         rows: a row for each kind of entries.
         added: the entries that are new, or of more calls.
         removed: the entries that are gone, or of fewer calls.
-        before: all its entries in the lock.
+        unseen: the entries that are new.
         moved_from: its other name, or its other file.
     """
 
     function: LockedFunction
-    rows: Sequence[ChangedRow]
-    added: Sequence[LockEntry]
-    removed: Sequence[LockEntry]
-    before: LockEntries
+    rows: list[ChangedRow]
+    added: set[LockEntry]
+    removed: set[LockEntry]
+    unseen: set[LockEntry]
     moved_from: LockedFunction | None = None
+
+    @property
+    def lost_cast(self) -> bool:
+        """Whether it has a cast less."""
+        return any(entry.kind == CAST for entry in self.removed)
 
 
 class LeavesChange(NamedTuple):
@@ -127,29 +133,34 @@ def _function_change(
     function: LockedFunction, before: LockEntries, after: LockEntries
 ) -> FunctionChange:
     """Returns the entries of more calls, and those of fewer, where they matter."""
-    rows = []
-    all_added = []
-    all_removed = []
+    change = FunctionChange(function, [], set(), set(), set())
     forward = set()
     for kind in ENTRY_KINDS:
+        unseen = after[kind].keys() - before[kind].keys()
         # A difference of counters has no counts below 0: the entries of more calls alone.
-        added = after[kind] - before[kind]
-        removed = before[kind] - after[kind]
+        added = (after[kind] - before[kind]).keys()
+        removed = (before[kind] - after[kind]).keys()
         if not (added and removed):  # a call more or less, maybe as others of the function
-            added = added.keys() - before[kind].keys()
-            removed = removed.keys() - after[kind].keys()
+            added = unseen
+            removed = before[kind].keys() - after[kind].keys()
             # A backward pass in a type of the forward one is nothing new.
             if kind == MIRRORED and forward.issuperset(added | removed):
                 continue
         forward.update(before[kind], after[kind])
-        all_added += [LockEntry(kind, text) for text in added]
-        all_removed += [LockEntry(kind, text) for text in removed]
+        change.unseen.update(_entries_of_kind(kind, unseen))
+        change.added.update(_entries_of_kind(kind, added))
+        change.removed.update(_entries_of_kind(kind, removed))
         # What changes in a backward pass follows from the forward one, if that changes.
-        follows = bool(rows) and kind in BACKWARD_KINDS
+        follows = change.rows and kind in BACKWARD_KINDS
         if (added or removed) and not follows:
-            before_text = "; ".join(sorted(removed))
-            rows.append(ChangedRow(kind, before_text, "; ".join(sorted(added))))
-    return FunctionChange(function, rows, all_added, all_removed, before)
+            locked_text = "; ".join(sorted(removed))
+            text_now = "; ".join(sorted(added))
+            change.rows.append(ChangedRow(kind, locked_text, text_now))
+    return change
+
+
+def _entries_of_kind(kind: str, texts: Iterable[str]) -> list[LockEntry]:
+    return [LockEntry(kind, text) for text in texts]
 
 
 def _changes_of_table(

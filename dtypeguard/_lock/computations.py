@@ -58,9 +58,10 @@ class LockEntry(NamedTuple):
     text: str
 
     @property
-    def takes(self) -> str:
-        """The types of its operands: a lock in a file has the text alone."""
-        return self.text.partition(" -> ")[0]
+    def task(self) -> tuple[str, str]:
+        """Its kind, and the types of its operands: a lock in a file has the text alone."""
+        operands, _, _ = self.text.partition(" -> ")
+        return self.kind, operands
 
 
 # How many calls have each text, by the kind of the entry.

@@ -89,8 +89,8 @@ def line_of_option(file: str, line: int, name: str) -> int | None:
     return declared if is_parsed else None
 
 
-def renamed_before(code: CodeType, name: str, line: int) -> int | None:
-    """Returns the last line of a function, before another, that may lack a cast.
+def renamings_before(code: CodeType, name: str, line: int) -> list[int]:
+    """Returns the lines of a function, before another, that may lack a cast.
 
     That is `name = x`, or `name = x.astype(...)` in a branch that did not run.
     """
@@ -103,7 +103,7 @@ def renamed_before(code: CodeType, name: str, line: int) -> int | None:
         target = ast.unparse(node.targets[0])
         if is_before and name == target and _may_lack_cast(node.value):
             lines.append(node.lineno)
-    return max(lines, default=None)
+    return lines
 
 
 def _may_lack_cast(value: ast.expr) -> bool:

@@ -48,14 +48,6 @@ class Compilation:
         return str(self.caller) == str(caller)
 
 
-@dataclasses.dataclass(frozen=True)
-class TypeChange:
-    """The types of a leaf in two calls."""
-
-    before: LeafType
-    after: LeafType
-
-
 _OTHER_TREE = ArgumentPart("", None)
 
 
@@ -69,7 +61,7 @@ class CallDifference:
         after: what the second call had there.
         why: the lines behind that.
         caller: the line of the second call.
-        change: of a leaf, if its type is all that matters.
+        types: of a leaf in the two calls, if they are all that matters.
         returned: the leaf as the function itself gave it back, in the type of the second
             call.
         is_size: whether it is a number that is a size of arrays in the programs.
@@ -80,7 +72,7 @@ class CallDifference:
     after: ArgumentPart
     why: Why
     caller: Origin | None
-    change: TypeChange | None = None
+    types: tuple[LeafType, LeafType] | None = None
     returned: ReturnedLeaf | None = None
     is_size: bool = False
 
@@ -120,12 +112,12 @@ def call_differences(before: Compilation, after: Compilation) -> list[CallDiffer
     for path, part in after.parts.items():
         if part.identity != before.parts[path].identity:
             differences.append(_difference(before, after, path))
-    if all(difference.change for difference in differences):
+    if all(difference.types for difference in differences):
         return differences
     # With another constant it is another program, but for what came back.
     for number, difference in enumerate(differences):
         if difference.returned is None:
-            differences[number] = dataclasses.replace(difference, change=None)
+            differences[number] = dataclasses.replace(difference, types=None)
     return differences
 
 
@@ -135,19 +127,17 @@ def _difference(before: Compilation, after: Compilation, path: KeyPath) -> CallD
     new_part = after.parts[path]
     old = old_part.leaf_type
     new = new_part.leaf_type
-    change = None
+    types = None
     # Another shape compiles anew in any type.
     if old is not None and new is not None and old.shape == new.shape:
-        change = TypeChange(old, new)
+        types = (old, new)
     begin_line = _lines_of_part(old_part, before, after).root
     if begin_line is None and old is not None and old.weak and len(path) == 1:
         begin_line = before.caller  # which writes the number
     returned = before.returned.get(path)
-    if returned is not None and returned.leaf_type == new:
-        why = returned.why
-    else:
+    if returned is not None and returned.leaf_type != new:
         returned = None
-        why = _lines_of_part(new_part, before, after)
+    why = returned.why if returned else _lines_of_part(new_part, before, after)
     values = {old_part.value, new_part.value}
     return CallDifference(
         path=path,
@@ -155,7 +145,7 @@ def _difference(before: Compilation, after: Compilation, path: KeyPath) -> CallD
         after=new_part,
         why=why._replace(begun=begin_line),
         caller=after.caller,
-        change=change,
+        types=types,
         returned=returned,
         # An array may be as long as any number is high: a size makes another program.
         is_size=not values.isdisjoint(before.sizes ^ after.sizes),

@@ -42,7 +42,7 @@ class RecompiledFunction:
         for difference in call_differences(before, after):
             recorded = self.differences.get(difference.path)
             # A change of type says more than another shape.
-            if recorded is None or (difference.change and not recorded.change):
+            if recorded is None or (difference.types and not recorded.types):
                 self.differences[difference.path] = difference
 
     def lines(self, is_whole: bool) -> list[str]:
@@ -67,7 +67,7 @@ class RecompiledFunction:
         """Its place in the report, where the makers of types come first."""
         differences = self.differences.values()
         returns = any(difference.returned for difference in differences)
-        retypes = any(difference.change for difference in differences)
+        retypes = any(difference.types for difference in differences)
         return not differences, not returns, not retypes
 
 

@@ -7,8 +7,9 @@ from jax import tree_util
 from .._leaves.cast_text import cast_text, lost, return_as
 from .._leaves.dtypes import fits, kind
 from .._leaves.key_path import leaves_of_holders, path_text, tree_name
+from .._leaves.leaf_type import LeafType
 from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
-from .compilation import CallDifference, TypeChange
+from .compilation import CallDifference
 
 _WEAK = (
     "Weak types come from Python numbers, that of jnp.array(1.0) too: give strongly typed "
@@ -27,7 +28,7 @@ def lines_of_differences(
         differences: between its calls.
         is_whole: whether to list all.
     """
-    in_order = sorted(differences, key=lambda difference: difference.change is None)
+    in_order = sorted(differences, key=lambda difference: difference.types is None)
     groups = grouped(in_order, lambda x: (_text(x), *_facts(x)))
     listed = groups if is_whole else groups[:CAUSES]
     lines = []
@@ -53,28 +54,27 @@ def _text(difference: CallDifference) -> str:
     # The text of an object would be a function of the user's.
     if after.is_object:
         return f"another {after.text} each time"
-    change = difference.change
-    if change is not None:
-        return f"{change.before.without_shape} -> {change.after.without_shape}"
+    if difference.types is not None:
+        first, second = difference.types
+        return f"{first.without_shape} -> {second.without_shape}"
     return f"{before.text} -> {after.text}"
 
 
 def _facts(difference: CallDifference) -> list[Fact]:
     """Returns the lines behind a difference, what is to be edited first."""
     why = difference.why
-    change = difference.change
-    if change is None:
+    if difference.types is None:
         lines = [("made", why.origin or why.begun)]
     else:
-        before = change.before.without_shape
-        after = change.after.without_shape
-        begins = (f"begins as {before}", why.begun)
-        becomes = (f"becomes {after}", why.origin)
-        because = (f"because of {after}", why.cause)
-        lines = [becomes, because, begins]
+        before, after = difference.types
+        lines = [
+            (f"becomes {after.without_shape}", why.origin),
+            (f"because of {after.without_shape}", why.cause),
+            (f"begins as {before.without_shape}", why.begun),
+        ]
         # A Python number takes any type: where it begins is to be edited.
-        if change.before.weak:
-            lines = [begins, becomes, because]
+        if before.weak:
+            lines.insert(0, lines.pop())
     facts: dict[str, Fact] = {}
     for words, line in lines:
         # A line that did two things stands once.
@@ -91,27 +91,25 @@ def _advice(differences: Sequence[CallDifference]) -> list[str]:
     sentences = set()
     guarded: dict[str, int | None] = {}  # the items that come back, by parameter
     for difference in differences:
-        change = difference.change
         name = tree_name(difference.path)
         returned = difference.returned
-        if change is None:
+        if difference.types is None:
             sentences.add(_advice_for_constant(difference))
-        elif _is_guarded(difference, change):
+        elif _is_guarded(difference, *difference.types):
             guarded[name] = returned.item if returned else guarded.get(name)
         else:
-            sentences.add(_advice_for_leaf(difference, change))
+            sentences.add(_advice_for_leaf(difference, *difference.types))
     lines = sorted(sentences - {""})
     if guarded:
         lines.append(_guard_advice(guarded))
     return lines
 
 
-def _is_guarded(difference: CallDifference, change: TypeChange) -> bool:
+def _is_guarded(difference: CallDifference, before: LeafType, after: LeafType) -> bool:
     """Returns whether a guard of the step gives a leaf the type that it had."""
-    before = change.before.dtype
-    after = change.after.dtype
     # A guard casts within a kind, and a weak leaf takes any type.
-    if change.before.weak or before == after or not fits(after, before):
+    is_cast = before.dtype != after.dtype and fits(after.dtype, before.dtype)
+    if before.weak or not is_cast:
         return False
     return bool(difference.returned) or difference.why.origin is None
 
@@ -147,9 +145,9 @@ def _advice_for_constant(difference: CallDifference) -> str:
     )
 
 
-def _advice_for_leaf(difference: CallDifference, change: TypeChange) -> str:
-    before = change.before.dtype
-    after = change.after.dtype
+def _advice_for_leaf(difference: CallDifference, first: LeafType, second: LeafType) -> str:
+    before = first.dtype
+    after = second.dtype
     why = difference.why
     if kind(before) is None or kind(after) is None:  # random keys
         return ""
@@ -158,7 +156,7 @@ def _advice_for_leaf(difference: CallDifference, change: TypeChange) -> str:
     begin = f"Begin {path_text(difference.path)} as {after}"
     if why.begun is not None:
         begin = f"At {why.begun.users} b{begin[1:]}"
-    if change.before.weak:
+    if first.weak:
         return f"{begin}: jnp.asarray(x, jnp.{after})."
     if fits(after, before) and why.origin is not None:
         return f"Cast it at {why.origin.users}: {cast_text(before)}."

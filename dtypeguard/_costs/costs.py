@@ -75,46 +75,44 @@ def work_of(graph: Graph, inputs: Sequence[str], narrow: DType = None) -> Work:
     """
     flops = collections.defaultdict(float)
     for product, work in _products(graph):
-        dtypes = [graph.avals[value].dtype for value in product.inputs]
+        dtypes = []
+        for value in product.inputs:
+            dtype = graph.avals[value].dtype
+            dtypes.append(jnp.dtype(dtype))
         # JAX promotes operands of two dtypes to the wider one before it multiplies.
         widest = max(dtypes, key=bits)
-        flops[jnp.dtype(widest)] += work
+        flops[widest] += work
     if narrow is None:
         narrow = _expected_dtype(graph, flops)
     if narrow is None:
         return NO_WORK
     expected = jnp.dtype(narrow)
     name = str(expected)
+    most_bits = bits(expected)
     flops_by_name = {}
     wide = 0.0
     for dtype, work in flops.items():
         flops_by_name[str(dtype)] = work
-        if bits(dtype) > bits(expected):
+        if bits(dtype) > most_bits:
             wide += work
     if not wide:
         return Work(flops_by_name, name)
     total = sum(flops.values())
-    products = _WideProducts(graph, expected, inputs)
+    wide_share = wide / total
+    products = _WideProducts(graph, most_bits, inputs)
     costs = products.costs(total)
-    return Work(flops_by_name, name, wide / total, costs)
+    return Work(flops_by_name, name, wide_share, costs)
 
 
 def _products(graph: Graph) -> Iterator[tuple[Equation, float]]:
     """Yields the matrix products and convolutions of floats, with their operations."""
-    for equation in equations(graph):
+    for value, equation in graph.made_by.items():
+        # An equation with several results makes several values.
+        if value != equation.first:
+            continue
         work = work_of_stack(equation.stack)
         if work:
             yield equation, work
-
-
-def equations(graph: Graph) -> list[Equation]:
-    """Returns each equation that computes something itself, once."""
-    unique = []
-    for value, equation in graph.made_by.items():
-        # An equation with several results makes several values.
-        if value == equation.first:
-            unique.append(equation)
-    return unique
 
 
 def _expected_dtype(graph: Graph, flops: dict[np.dtype, float]) -> np.dtype | None:
@@ -127,12 +125,10 @@ def _expected_dtype(graph: Graph, flops: dict[np.dtype, float]) -> np.dtype | No
             sizes[aval.dtype] += size
     total = sum(sizes.values())
     notable_size = _NOTABLE_PART * total
-    half = []
-    for dtype in {**sizes, **flops}:
-        # Mixed precision keeps float32 params and computes in 16 bits: its products tell.
-        is_notable = dtype in flops or sizes[dtype] >= notable_size
-        if is_notable and bits(dtype) == 16:
-            half.append(dtype)
+    notable = [dtype for dtype in sizes if sizes[dtype] >= notable_size]
+    # Mixed precision keeps float32 params and computes in 16 bits: its products tell.
+    notable += flops
+    half = [dtype for dtype in notable if bits(dtype) == 16]
     candidates = half or sizes or flops
     return max(candidates, key=lambda dtype: sizes[dtype], default=None)
 
@@ -146,19 +142,19 @@ class _WideProducts:
 
     Args:
         graph: of the program.
-        narrow: the dtype that it is expected to compute in.
+        most_bits: those of the dtype that it is expected to compute in.
         inputs: the paths of its inputs.
     """
 
-    def __init__(self, graph: Graph, narrow: DType, inputs: Sequence[str]):
+    def __init__(self, graph: Graph, most_bits: int, inputs: Sequence[str]):
         self._graph = graph
-        self._bits = bits(narrow)
+        self._most_bits = most_bits
         self._inputs = inputs
         # As the bits of a number.
         self._narrow_inputs = 0
         for value in graph.inputs:
-            bits_of_input = _bits_of(graph.avals[value])
-            if 0 < bits_of_input <= self._bits:
+            aval = graph.avals[value]
+            if 0 < _bits_of(aval) <= most_bits:
                 self._narrow_inputs |= 1 << value
 
     def costs(self, total: float) -> tuple[LineCost, ...]:
@@ -169,7 +165,7 @@ class _WideProducts:
         """
         works = collections.defaultdict(float)
         origins: _Causes = {}
-        forward = {}
+        forward = collections.defaultdict(dict)
         for product, work in _products(self._graph):
             written = Written(product.stack)
             # A gradient has the dtype of its value: the products of its call tell.
@@ -178,32 +174,28 @@ class _WideProducts:
             else:
                 causes = self._causes_of(product)
             if not written.is_backward:
-                causes_of_call = forward.setdefault(written.calls, {})
-                causes_of_call.update(causes)
+                forward[written.calls].update(causes)
             # One whose result alone is wide is as fast as a narrow one.
             if not self._wide_operands(product):
                 continue
             for cause, origin in causes.items():
                 origins.setdefault(cause, origin)
                 works[cause] += work
-        rows = []
+        costs = []
         for cause, work in works.items():
             share = work / total
-            if share >= _LEAST_SHARE_OF_WORK:
-                row = LineCost(origins[cause], cause, share)
-                rows.append(row)
-        rows.sort(key=_greatest_share_first)
-        return tuple(rows)
+            cost = LineCost(origins[cause], cause, share)
+            costs.append(cost)
+        costs.sort(key=_greatest_share_first)
+        return tuple(cost for cost in costs if cost.share >= _LEAST_SHARE_OF_WORK)
 
     def _is_wide(self, aval: Aval) -> bool:
-        return _bits_of(aval) > self._bits
+        return _bits_of(aval) > self._most_bits
 
     def _wide_operands(self, product: Equation) -> list[int]:
-        operands = []
-        for value in product.inputs[:2]:
-            if self._is_wide(self._graph.avals[value]):
-                operands.append(value)
-        return operands
+        avals = self._graph.avals
+        operands = product.inputs[:2]
+        return [value for value in operands if self._is_wide(avals[value])]
 
     def _causes_of(self, product: Equation) -> _Causes:
         """Returns what makes the operands of a product wide."""

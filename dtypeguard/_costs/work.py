@@ -7,7 +7,10 @@ from .._leaves.types import Equation
 from .._program.jaxprs import PRODUCTS, Stack, manual_axes
 
 # Of a multiplication with an addition.
-_OPERATIONS: dict[str | None, float] = {"float": 2.0, "complex": 8.0}
+_OPERATIONS: dict[str | None, float] = {
+    "float": 2.0,
+    "complex": 8.0,
+}
 
 
 def work_of_stack(stack: Stack) -> float:
@@ -23,9 +26,9 @@ def work_of_stack(stack: Stack) -> float:
         elif name == "cond":
             work /= len(outer.params["branches"])
         elif name == "shard_map":  # its body has the shapes of one shard
-            shape = outer.params["mesh"].shape
-            shards = [shape[axis] for axis in manual_axes(outer)]
-            work *= math.prod(shards)
+            mesh = outer.params["mesh"]
+            for axis in manual_axes(outer):
+                work *= mesh.shape[axis]
     return work
 
 
@@ -34,9 +37,11 @@ def _operations(eqn: Equation) -> float:
     if eqn.primitive.name not in PRODUCTS:
         return 0.0
     result = eqn.outvars[0].aval
+    family = kind(result.dtype)
     # Integers are not rounded, whatever their dtype is.
-    operations = _OPERATIONS.get(kind(result.dtype), 0.0)
-    return operations * _multiplications(eqn)
+    if family not in _OPERATIONS:
+        return 0.0
+    return _OPERATIONS[family] * _multiplications(eqn)
 
 
 def _multiplications(eqn: Equation) -> float:
@@ -47,8 +52,10 @@ def _multiplications(eqn: Equation) -> float:
     if name == "dot_general":
         contracted, _ = eqn.params["dimension_numbers"]
         axes_of_left, _ = contracted
-        terms = [lhs.shape[axis] for axis in axes_of_left]
-        return result.size * math.prod(terms)
+        terms = 1
+        for axis in axes_of_left:
+            terms *= lhs.shape[axis]
+        return result.size * terms
     if name == "conv_general_dilated":
         dimensions = eqn.params["dimension_numbers"]
         axis_of_features = dimensions.rhs_spec[0]

@@ -70,10 +70,8 @@ def _causes_in_functions(
 ) -> list[LockCause]:
     blamed = _blamed_lines(changes, odd_values, step)
     if not blamed and not odd_values:
-        # They only compute less, and what is gone has no line: their last call is near.
-        for call in step.computations:
-            if call.function in changes:
-                blamed[call.function] = [call.line]
+        # They only compute less, and what is gone has no line.
+        blamed = {function: [] for function in changes}
     causes = []
     for function, lines in blamed.items():
         rows = changes[function].rows

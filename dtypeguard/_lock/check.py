@@ -1,9 +1,10 @@
 """A step beside the lock in a file: what changed, cause by cause, as text and JSON."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from .._leaves.table import columns
+from .._source.origin import Origin
 from .causes import LockCause, find_causes
 from .compare import ChangedRow, FunctionChange, LeavesChange, differences
 from .lock_file import LockError, read_lock
@@ -37,18 +38,13 @@ class Locked(NamedTuple):
     def report(self, update: str = "") -> str:
         """Returns what differs, cause by cause; ends with how to accept it."""
         causes = self.causes()
-        count = f"{len(causes)} causes"
-        if len(causes) == 1:
-            count = "1 cause"
-        # What only moved has no cause, and is a difference all the same: the file is stale.
-        elif not causes:
-            count = "functions moved"
-        step = self.step.lock.step
-        text = [f"{step} is not as locked in {self.path}: {count}."]
+        count = _count_of_causes(causes)
+        text = [f"{self.step.lock.step} is not as locked in {self.path}: {count}."]
         explained = set()
         for cause in causes:
             text += _text_of_cause(cause)
-            explained |= {cause.function, *cause.rows}
+            explained.add(cause.function)
+            explained.update(cause.rows)
         followers = []
         for change in self.functions:
             if change.moved_from:
@@ -56,15 +52,28 @@ class Locked(NamedTuple):
                 after = ":".join(change.function)
                 text.append(f"  {before} moved to {after}")
             if change.rows and change.function not in explained:
-                followers.append(change.function[1])
+                _, name = change.function
+                followers.append(name)
         if followers:
-            text.append(f"  and so: {', '.join(followers)}")
-        rows = [change.row for change in self.leaves if change.row not in explained]
-        if rows:
-            text += ["  and so:", *_table_of_rows(rows)]
+            names = ", ".join(followers)
+            text.append(f"  and so: {names}")
+        rows = [change.row for change in self.leaves]
+        following_rows = [row for row in rows if row not in explained]
+        if following_rows:
+            text.append("  and so:")
+            text += _table_of_rows(following_rows)
         if update:
             text.append(f"If it should be so: {update}")
         return "\n".join(text)
+
+
+def _count_of_causes(causes: Sequence[LockCause]) -> str:
+    if len(causes) == 1:
+        return "1 cause"
+    if causes:
+        return f"{len(causes)} causes"
+    # What only moved has no cause, and is a difference all the same: the file is stale.
+    return "functions moved"
 
 
 def compared(step: TracedStep, path: str) -> Locked:
@@ -76,7 +85,8 @@ def compared(step: TracedStep, path: str) -> Locked:
     lock = read_lock(path)
     functions, leaves = differences(lock, step)
     # A step that computes the same may have another name.
-    differs = leaves or any(change.rows for change in functions)
+    changed_rows = [change.rows for change in functions]
+    differs = leaves or any(changed_rows)
     # Of another step every line would differ: the file is the mistake, not the step.
     if lock.step != step.lock.step and differs:
         raise LockError(
@@ -89,27 +99,37 @@ def compared(step: TracedStep, path: str) -> Locked:
 def data_of_cause(cause: LockCause) -> dict[str, Any]:
     """Returns a cause for JSON."""
     return {
-        "lines": [{"file": x.file, "line": x.line, "code": x.code} for x in cause.lines],
+        "lines": [_data_of_line(line) for line in cause.lines],
         # An input belongs to no function.
         "function": ":".join(cause.function or ()),
         "changes": [row._asdict() for row in cause.rows],
     }
 
 
+def _data_of_line(line: Origin) -> dict[str, Any]:
+    return {
+        "file": line.file,
+        "line": line.line,
+        "code": line.code,
+    }
+
+
 def _text_of_cause(cause: LockCause) -> list[str]:
     """Returns a cause in lines of text: where it is, its source, and what changed there."""
     text = []
-    if cause.lines:
-        places = ", ".join(map(str, cause.lines))
-        head = f"  {places}:"
-        if cause.function is not None:
-            head += f" {cause.function[1]}"
-        text.append(head)
+    places = [str(line) for line in cause.lines]
+    name = ""
+    if cause.function is not None:
+        file, name = cause.function
+        # What is gone from a function has no line.
+        places = places or [file]
+    if places:
+        head = f"  {', '.join(places)}: {name}"
+        text.append(head.rstrip())
     for line in cause.lines:
-        # Without its file a line has no source to show.
-        if line.code:
-            text.append(f"      {line.code}")
-    return text + _table_of_rows(cause.rows)
+        text.append(f"      {line.code}")
+    text += _table_of_rows(cause.rows)
+    return text
 
 
 def _table_of_rows(rows: Iterable[ChangedRow]) -> list[str]:

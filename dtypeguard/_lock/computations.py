@@ -12,15 +12,12 @@ from collections.abc import Callable, Collection, Iterable
 from types import CodeType
 from typing import NamedTuple
 
-import jax.numpy as jnp
-
 from .._autocast.decide import SUMS, precision_of_product
-from .._costs.costs import equations
-from .._leaves.dtypes import kind
+from .._leaves.dtypes import is_weak, kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, Equation as JaxEquation
 from .._numbers.primitives import is_key, moves
-from .._program.graph import Equation, Graph
+from .._program.graph import Graph
 from .._program.jaxprs import PRODUCTS, Stack
 from .._source.files import package
 from .._source.origin import Origin, function_name, origin_at
@@ -137,18 +134,14 @@ class Computation:
     @functools.cached_property
     def entries(self) -> list[LockEntry]:
         """The lines of a lock; none if it only counts."""
-        entries = [LockEntry(PRODUCT, text) for text in sorted(self._products)]
+        entries = []
+        for text in sorted(self._products):
+            entries.append(LockEntry(PRODUCT, text))
         takes = _type_names(self.takes.values())
         gives = _type_names(self.gives.values())
         kind_of_flow = self._kind_of_flow(takes, gives)
         if kind_of_flow is not None:
-            text = _in_one_text(gives)
-            if takes != gives:
-                text = f"{_in_one_text(takes)} -> {text}".strip()
-            # The type in which a sum is added up, where the others do not tell.
-            tells = self._sums == takes == gives and len(gives) == 1
-            if kind_of_flow == SUM and not tells:
-                text += f" in {_in_one_text(self._sums)}"
+            text = self._text_of_flow(kind_of_flow, takes, gives)
             entries.append(LockEntry(kind_of_flow, text))
         if not self.is_backward:
             return entries
@@ -169,79 +162,90 @@ class Computation:
             return SUM
         if takes <= self._product_operands and gives <= self._product_results:
             return None
-        is_cast = self._casts and not self._computes and not self._products
-        if not is_cast or len(takes) > 1:
+        if self._computes or self._products or not self._casts or len(takes) > 1:
             return OTHER
-        return CAST if takes and takes != gives else None
+        # A cast of a constant tells nothing, nor does one to the dtype of its operand.
+        changes_type = takes and takes != gives
+        return CAST if changes_type else None
+
+    def _text_of_flow(self, kind_of_flow: str, takes: set[str], gives: set[str]) -> str:
+        """Returns the types of operands and results, and of its sums where these differ."""
+        text = _in_one_text(gives)
+        if takes != gives:
+            operands = _in_one_text(takes)
+            text = f"{operands} -> {text}"
+        is_of_one_type = takes == gives == self._sums and len(gives) == 1
+        if kind_of_flow == SUM and not is_of_one_type:
+            types_of_sums = _in_one_text(self._sums)
+            text += f" in {types_of_sums}"
+        return text.strip()
 
 
 def computations(
     graph: Graph, step: CodeType | None, function_of: FunctionOfCode
 ) -> list[Computation]:
     """Returns what the calls of the user's compute, in the order of the program."""
-    home = "" if step is None else package(step.co_filename)
-
-    # The files of the user's, or of the package of the step.
-    @functools.cache
-    def is_own(file: str) -> bool:
-        return package(file) in ("", home)
-
+    # The packages of the user's files, and that of the step.
+    homes = {""}
+    if step is not None:
+        homes.add(package(step.co_filename))
     calls = {}
-    # By the identity of an equation of the graph.
-    call_of = {}
-    order = equations(graph)
-    for equation in order:
+    maker_of = {}
+    for value, equation in graph.made_by.items():
         stack = equation.stack
-        chain, is_of_optimizer = _own_calls(stack, is_own)
+        chain, is_of_optimizer = _own_calls(stack, homes)
         if not chain or equation.primitive in _ADDED_BY_JAX:
             continue
-        key = chain, Written(stack).is_backward
+        is_backward = Written(stack).is_backward
+        key = (chain, is_backward)
         if key not in calls:
             innermost, _ = chain[0]
-            calls[key] = Computation(function_of(innermost), *key)
+            function = function_of(innermost)
+            calls[key] = Computation(function, chain, is_backward)
         calls[key].add(stack[0], is_of_optimizer)
-        call_of[id(equation)] = calls[key]
-    _connect(graph, order, call_of)
+        maker_of[value] = calls[key]
+    _connect(graph, maker_of)
     return list(calls.values())
 
 
-def _own_calls(stack: Stack, is_own: Callable[[str], bool]) -> tuple[Chain, bool]:
+def _own_calls(stack: Stack, homes: Collection[str]) -> tuple[Chain, bool]:
     """Returns the user's calls behind an equation, and whether an optimizer made it."""
     is_of_optimizer = False
     # As far as the innermost jaxpr with one: JAX moves equations out of loops.
     for calls in calls_by_jaxpr(stack):
-        own_calls = tuple(call for call in calls if is_own(call[0].co_filename))
+        own_calls = []
         for call in calls:
-            if call in own_calls:
-                return own_calls, is_of_optimizer
             code, _ = call
-            is_of_optimizer |= package(code.co_filename) in _OPTIMIZERS
+            package_name = package(code.co_filename)
+            if package_name in homes:
+                own_calls.append(call)
+            elif not own_calls:
+                is_of_optimizer |= package_name in _OPTIMIZERS
+        if own_calls:
+            return tuple(own_calls), is_of_optimizer
     return (), is_of_optimizer
 
 
-def _connect(
-    graph: Graph, order: Iterable[Equation], call_of: dict[int, Computation]
-) -> None:
+def _connect(graph: Graph, maker_of: dict[int, Computation]) -> None:
     """Notes the values that go from one call to another, or out of the program."""
     outside = Computation(("", ""), (), is_backward=False)
     uses = [(outside, value) for value in graph.outputs]
-    for equation in order:
-        user = call_of.get(id(equation), outside)
+    for result, equation in graph.made_by.items():
+        user = maker_of.get(result, outside)
         for value in equation.inputs:
             uses.append((user, value))
     for user, value in uses:
         for source in graph.origins(value):
-            equation = graph.made_by.get(source)
-            maker = call_of.get(id(equation), outside)
+            maker = maker_of.get(source, outside)
             # Its own, or what it keeps for its derivative.
             if user.chain == maker.chain:
                 continue
             maker.gives[source] = graph.avals[source]
             aval = graph.avals[value]
             # A Python number takes the type of what it meets, and tells nothing.
-            if source in graph.constants and not aval.shape:
-                continue
-            user.takes[source] = aval
+            is_number = source in graph.constants and not aval.shape
+            if not is_number:
+                user.takes[source] = aval
 
 
 def line_in(code: CodeType, line: int) -> Origin:
@@ -251,11 +255,11 @@ def line_in(code: CodeType, line: int) -> Origin:
 
 def _type_matters(aval: Aval) -> bool:
     """Returns whether the type of a value matters: a float, or an integer for one."""
-    dtype = getattr(aval, "dtype", None)
-    family = kind(dtype)
+    family = kind(getattr(aval, "dtype", None))
     # Longer integers count or index, in whatever dtype; in short ones a model is quantized.
-    is_short = family == "int" and jnp.iinfo(dtype).bits < 32
-    return is_short or family in ("float", "complex")
+    if family == "int":
+        return aval.dtype.itemsize < 4
+    return family in ("float", "complex")
 
 
 # A Python number is a weak float64 with the flag, and a weak float32 without.
@@ -268,11 +272,14 @@ def _type_name(aval: Aval) -> str:
     if is_key(aval):
         return "key"
     if not _type_matters(aval):
-        return kind(getattr(aval, "dtype", None)) or ""
+        dtype = getattr(aval, "dtype", None)
+        # What has no dtype, such as a token, has no name.
+        return kind(dtype) or ""
     name = str(aval.dtype)
-    if not getattr(aval, "weak_type", False):
+    if not is_weak(aval):
         return name
-    return f"weak {_OF_FLAG.get(name, name)}"
+    name_without_flag = _OF_FLAG.get(name, name)
+    return f"weak {name_without_flag}"
 
 
 def _in_one_text(names: Iterable[str]) -> str:
@@ -283,5 +290,4 @@ def _type_names(avals: Collection[Aval]) -> set[str]:
     """Returns the types of values: those that count, if any does."""
     counted = [aval for aval in avals if _type_matters(aval)]
     names = set(map(_type_name, counted or avals))
-    # What has no dtype, such as a token, has no name.
     return names - {""}

@@ -7,11 +7,11 @@ import shlex
 from typing import Any, TextIO
 
 from .._audit.audit import audit
+from .._audit.examine import examine
 from .._audit.report import AuditReport
-from .._carry.call import Call
-from .._carry.carry import carry_of
-from .._leaves.arguments import is_transformation, parameters, required
-from .._leaves.compat import add_x64, x64_enabled
+from .._audit.subjects import StepCall
+from .._leaves.arguments import is_transformation, parameters
+from .._leaves.compat import add_x64
 from .._leaves.types import Optimizer
 from .._recording.monitored import RECORD
 from .._sweep.inputs import Entry
@@ -28,8 +28,6 @@ _TELLING_OPTIONS = (
 )
 _OF_OPTIMIZER = ("set", "params", "grads")
 _OF_STEP = ("carry", "returned")
-# The defaults of these options: 0 is that of `--carry`.
-_NOT_GIVEN = (None, [], 0)
 
 
 def audit_command(options: argparse.Namespace, stdout: TextIO) -> int:
@@ -39,7 +37,7 @@ def audit_command(options: argparse.Namespace, stdout: TextIO) -> int:
     # An option that would do nothing hides a mistake: `--inputs` was meant, or forgotten.
     other_options = _OF_OPTIMIZER if is_step else _OF_STEP
     for name in other_options:
-        if vars(options)[name] not in _NOT_GIVEN:
+        if vars(options)[name]:
             kind = "an optimizer, without --inputs" if is_step else "a step"
             command = _command_for_step(options.target)
             raise UsageError(f"--{name} is for {kind}. For a step write: {command}")
@@ -80,10 +78,8 @@ def _audit_optimizer_in(reader: Reader, options: argparse.Namespace) -> AuditRep
     """Returns the audit in some types, with the optimizer made under their flag."""
     params_dtypes = options.params or ("float32",)
     grads_dtypes = options.grads or params_dtypes
-    with add_x64(options.x64):
-        needs_x64 = {"float64", "complex128"}.intersection(params_dtypes + grads_dtypes)
-        if needs_x64 and not x64_enabled():
-            raise UsageError(f"{min(needs_x64)} needs --x64 as well")
+    wide_dtypes = {"float64", "complex128"}.intersection(params_dtypes + grads_dtypes)
+    with add_x64(options.x64 or bool(wide_dtypes)):
         # An optimizer is made under the flag: `init` alone would not show what it stores.
         opt = reader.target()
         name = options.target.rpartition(":")[2]
@@ -102,19 +98,15 @@ def _audit_optimizer_in(reader: Reader, options: argparse.Namespace) -> AuditRep
 
 def _optimizer_of(target: str, factory: Any, settings: dict[str, object]) -> Optimizer:
     """Returns the optimizer that a function makes with `--set`."""
-    missing = [name for name in required(factory) if name not in settings]
-    # Nothing is called to find out what it is: it may be a step that trains.
-    if missing and not settings:
-        raise UsageError(
-            f"{target} needs {', '.join(missing)}. If it is a step: "
-            f"{_command_for_step(target)}. If it makes an optimizer: dtypeguard audit "
-            f"{shlex.quote(target)} --set {missing[0]}=VALUE, or audit FILE.py:NAME where "
-            "a VALUE is not a literal"
-        )
     opt = factory
     if callable(factory):
-        advice = f"It takes {', '.join(parameters(factory))}."
-        with as_usage_error(f"{target} cannot be called", advice):
+        # A step needs arguments, and nothing runs without them.
+        advice = (
+            f"It takes {', '.join(parameters(factory))}: write --set NAME=VALUE, or audit "
+            "FILE.py:NAME where a VALUE is not a literal",
+            f"If it is a step: {_command_for_step(target)}",
+        )
+        with as_usage_error(f"{target} cannot be called", *advice):
             opt = factory(**settings)
     # A number or a module is most often a name that is written wrongly.
     if not is_transformation(opt):
@@ -129,33 +121,26 @@ def _optimizer_of(target: str, factory: Any, settings: dict[str, object]) -> Opt
 def _audit_step_of(options: argparse.Namespace) -> AuditReport:
     """Returns the audit of a step on what `--inputs` names."""
     with add_x64(options.x64):
-        reader = Reader(options)
-        if is_transformation(reader.target()):
-            target = shlex.quote(options.target)
-            raise UsageError(
-                f"{options.target} is an optimizer, which is audited without --inputs. "
-                f"Write: dtypeguard audit {target}"
-            )
-        call = reader.call()
+        call = Reader(options).call()
+        step_call = StepCall(
+            call.function, call.args, call.kwargs, options.carry, options.returned
+        )
         try:
-            carry = carry_of("audit", call.function, options.carry, options.returned)
-            carried = Call(call.function, carry, call.args, call.kwargs)
+            carried = step_call.call()
             if not any(tree.arrays for tree in carried.carried):
                 raise ValueError(
                     f"{call.target} carries {', '.join(carried.names)}, in which there is "
                     "no array: nothing would be checked."
                 )
-            report = audit(
-                call.function,
-                *call.args,
-                carry=options.carry,
-                returned=options.returned,
-                kwargs=call.kwargs,
-            )
+            report = examine(step_call, x64=None)
         except (TypeError, ValueError) as error:
             # The library speaks of its arguments.
-            advice = "Here these are --carry and --returned, such as --carry params,state."
-            raise UsageError(str(error), advice) from error
+            raise UsageError(
+                str(error),
+                "Here these are --carry and --returned, such as --carry params,state. "
+                "An optimizer is audited without --inputs: dtypeguard audit "
+                f"{shlex.quote(call.target)}",
+            ) from error
     # A wrapper may add arguments: only a call that failed tells that they do not fit.
     misfit = call.misfit()
     if misfit and report.error and report.error.is_of_call:

@@ -17,7 +17,7 @@ from .._precision.rows import plain
 from .._recording.monitored import RECORD
 from .forms import CommandResult, as_json, check_files, deliver
 from .options import UsageError
-from .targets import NamedCall, Reader
+from .targets import NamedCall, Reader, as_usage_error
 
 
 def precision_command(options: argparse.Namespace, stdout: TextIO) -> int:
@@ -39,7 +39,7 @@ def precision_command(options: argparse.Namespace, stdout: TextIO) -> int:
         if options.check or options.out:
             result = _plan(options, call, inputs, show)
         else:
-            reference = _reference(options.reference, reader, call)
+            reference = _reference(options.reference, reader)
             result = _measure(options, call, inputs, reference, show)
     return deliver(result, options, stdout)
 
@@ -111,26 +111,19 @@ def _plan(
     return CommandResult(text, search, as_json(data), is_ok)
 
 
-def _reference(name: str | None, reader: Reader, call: NamedCall) -> PyTree:
+def _reference(name: str | None, reader: Reader) -> PyTree:
     """Returns the arrays of a file by path, or what a module has under a name."""
     if name is None:
         return None
     # On Windows a path has a colon too.
     if ":" in name and not name.endswith(".npz"):
-        reference = reader.load(name, "Write for example: --reference FILE.py:f")
-        misfit = call.misfit(reference) if callable(reference) else ""
-        if misfit:
-            raise UsageError(
-                f"{name} does not take what {call.inputs} gives: {misfit}. Let it take the "
-                f"arguments of {call.target}, or name what this should return"
-            )
-        return reference
-    try:
-        with np.load(name) as file:
-            return dict(file)
-    except Exception as error:
-        raise UsageError(
-            f"--reference {name} cannot be read ({type(error).__name__}). Write "
-            "the file with numpy.savez, with the path of each output as its key: "
-            "numpy.savez(file, **{\"['logits']\": array}), or out=array for the only one"
-        ) from error
+        return reader.load(name, "Write for example: --reference FILE.py:f")
+    advice = (
+        "Write the file with numpy.savez, with the path of each output as its key: "
+        "numpy.savez(file, **{\"['logits']\": array}), or out=array for the only one"
+    )
+    with (
+        as_usage_error(f"--reference {name} cannot be read", advice),
+        np.load(name) as file,
+    ):
+        return dict(file)

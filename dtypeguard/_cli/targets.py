@@ -36,39 +36,29 @@ class NamedCall:
     args: Args
     kwargs: Kwargs
 
-    def misfit(self, function: Any = None) -> str:
-        """Returns why the function, or another one, takes no such arguments; else empty."""
+    def misfit(self) -> str:
+        """Returns why the function takes no such arguments; else empty."""
         try:
-            signature = Names(function or self.function).signature
-            signature.bind(*self.args, **self.kwargs)
+            Names(self.function).signature.bind(*self.args, **self.kwargs)
         except TypeError as error:
             return str(error)
         return ""
 
     @contextlib.contextmanager
     def running(self, *usage_errors: type[Exception]) -> Iterator[None]:
-        """Makes a usage error of any error, and says whose error it is.
+        """Makes a usage error of any error.
 
         Args:
             usage_errors: the types of errors of dtypeguard, which say what to do.
         """
-        try:
-            yield
-        except usage_errors as error:
-            raise UsageError(str(error)) from error
-        except Exception as error:
-            reason = _reason(error)
-            sentences = [f"{self.target} cannot be measured: {reason}"]
-            if callable(self.function) and self.misfit():
-                does_not_run = f"{self.target} does not run with what {self.inputs} gives"
-                sentences = [f"{does_not_run}: {reason}", FORM]
-            elif origin_of_error(error) is not None:
-                sentences = [
-                    f"{self.target} raises {reason}",
-                    "It is an error of the program itself, called with what "
-                    f"{self.inputs} gives.",
-                ]
-            raise UsageError(*sentences) from error
+        # Inputs that fit are not what is wrong: it is an error of the program itself.
+        advice = [FORM] if self.misfit() else []
+        problem = f"{self.target} cannot be checked with what {self.inputs} gives"
+        with as_usage_error(problem, *advice):
+            try:
+                yield
+            except usage_errors as error:
+                raise UsageError(str(error)) from error
 
 
 class Reader:
@@ -92,7 +82,7 @@ class Reader:
         example = shlex.quote(f"{where}:{name}")
         value = self.load(inputs, f"Write for example: --inputs {example}")
         if callable(value):
-            with as_usage_error(f"{inputs} cannot be called"):
+            with as_usage_error(f"{inputs} cannot be called", FORM):
                 value = value()
         # A check of nothing would succeed.
         if not SplitTree(spread(value)).arrays:
@@ -131,17 +121,17 @@ class Reader:
 
 
 @contextlib.contextmanager
-def as_usage_error(problem: str, advice: str = FORM) -> Iterator[None]:
+def as_usage_error(problem: str, *advice: str) -> Iterator[None]:
     """Makes a usage error of any error, with the line of the user's that raised it."""
     try:
         yield
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError(f"{problem}: {_reason(error)}", advice) from error
+        raise UsageError(f"{problem}: {reason(error)}", *advice) from error
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """Returns an error with the line of the user's that raised it."""
     text = f"{type(error).__name__}: {error}"
     origin = origin_of_error(error)

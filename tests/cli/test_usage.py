@@ -97,8 +97,8 @@ audit optax.adam | or FILE.py:NAME. Write
 audit optax:adm | optax has no adm. Did you mean adam? Write for example
 audit no_such_module:opt | no_such_module cannot be imported: ModuleNot
 audit no_such_file.py:opt | cannot be imported: FileNotFoundError
-audit optax:adam | optax:adam needs learning_rate. If it is a step: dtypeguard audit
-audit optax:adam | dtypeguard audit optax:adam --set learning_rate=VALUE, or audit FILE
+audit optax:adam | optax:adam cannot be called: TypeError: adam() missing 1 required
+audit optax:adam | write --set NAME=VALUE, or audit FILE
 audit :takes_some --set nesterov=1 --set rate=1 | assert nesterov is None It takes rate
 audit :step | it is a step: dtypeguard audit mine.py:step --inputs mine.py:inputs
 audit optax:sgd --set 1 | '1' is not name=value
@@ -107,7 +107,6 @@ audit :opt --set rate=1 | is an optimizer already and takes no --set
 audit optax:sgd --params f99 | 'f99' is not a dtype. Write for example
 audit optax:sgd --params= | '' is not a dtype
 audit optax:sgd --grads int32 | int32 is not floating or complex
-audit optax:sgd --set learning_rate=1 --params float64 | float64 needs --x64 as well
 audit optax:constant_schedule --set value=1 | which is not an optimizer
 audit optax:__version__ | which is not an optimizer
 audit :fails.step | mine.py:fails.step cannot be read: ValueError: no such
@@ -144,27 +143,26 @@ audit :step --inputs :static | step carries c, in which there is no array: nothi
 audit :step --inputs :none | mine.py:none gives no array: nothing would be checked. Let
 precision :loss --inputs :empty | gives no array: nothing would be checked. Let --inputs
 lock :step --inputs :no_array | mine.py:no_array gives no array: nothing would be checked.
-audit :opt --inputs :inputs | without --inputs. Write: dtypeguard audit mine.py:opt
+audit :opt --inputs :inputs | without --inputs: dtypeguard audit mine.py:opt
 lock :opt --inputs :inputs | For an optimizer there are
 lock :step | --inputs. Write for example: dtypeguard lock my_script.py:step
 lock :step --inputs :inputs --check no.lock | No such file or directory. Write it with --out
 lock :step --inputs :inputs --out no/a.lock | 'no/a.lock' cannot be written
-lock :breaks --inputs :inputs | mine.py:breaks raises TypeError: dot_general requires
-lock :breaks --inputs :inputs | mine.py:20 return c @ x[:1] # here It is an error of the
+lock :breaks --inputs :inputs | mine.py:inputs gives: TypeError: dot_general requires
+lock :breaks --inputs :inputs | mine.py:20 return c @ x[:1] # here
 precision :loss | --inputs. Write for example: dtypeguard precision my_script.py:loss
 precision :nothing --inputs :inputs | has no nothing. Write for example: dtypeguard
 precision :three --inputs :inputs | audit_precision got
-precision :loss --inputs :x | does not run with what mine.py:x gives
+precision :loss --inputs :x | cannot be checked with what mine.py:x gives
 precision :loss --inputs :raises | # data
 precision :breaks --inputs :inputs | # here
-precision :breaks --inputs :inputs | It is an error of the program itself, called with what
 precision :loss --inputs :count --narrow i8 | i8 is not floating or complex
 precision :loss --inputs :inputs --tolerance -1 | '-1' is not a finite number from 0 up
 precision :loss --inputs :inputs --tolerance foo | 'foo' is not a finite number
 precision :loss --inputs :shapes --max-error 1 | arrays, or leave out --max-error
 precision :loss --inputs :inputs --matmul-precision tpus | matmul_precision="tpu"
 precision :loss --inputs :inputs --reference no.npz | numpy.savez(file, **{
-precision :loss --inputs :inputs --reference :none | does not take what mine.py:inputs gives
+precision :loss --inputs :inputs --reference :none | <lambda>() takes 0 positional
 precision :loss --inputs :inputs --out a.plan | a search needs --narrow. Write for example
 precision :loss --inputs :inputs --json no/such.json | 'no/such.json' cannot be written
 precision :loss --inputs :inputs --check a --narrow bf16 | --narrow is for a search: a says

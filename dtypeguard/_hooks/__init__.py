@@ -17,14 +17,14 @@ def recording() -> contextlib.AbstractContextManager[object]:
     return RECORD
 
 
-def add_notes_if_jax(error: BaseException | None, advice: str = "") -> None:
+def add_notes_if_jax(error: BaseException, advice: str = "") -> None:
     """Adds the notes to an error, if JAX is imported; says nothing if that fails.
 
     Args:
-        error: any, or None.
+        error: any.
         advice: a sentence for notes in which the line of a value is missing.
     """
-    if isinstance(error, Exception) and "jax" in sys.modules:
+    if "jax" in sys.modules:
         with contextlib.suppress(Exception):  # better no note than another error
             from .._explain.explain import explain_error
 

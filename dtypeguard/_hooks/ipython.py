@@ -7,7 +7,6 @@ from typing import Any
 
 from . import add_notes_if_jax, recording
 
-_BEFORE = "_dtypeguard_before"
 _recordings: list[contextlib.AbstractContextManager[object]] = []
 
 
@@ -17,13 +16,10 @@ def load_ipython_extension(shell: Any) -> None:
     Args:
         shell: IPython's.
     """
-    if not hasattr(shell, _BEFORE):
-        # On the shell: a module that is loaded anew would forget them.
-        setattr(shell, _BEFORE, (shell.custom_exceptions, shell.CustomTB))
-        shell.set_custom_exc((Exception,), _show_error)
-        # JAX may be imported in any later cell, and until then there is nothing to record.
-        shell.events.register("pre_run_cell", _begin_recording)
-        _begin_recording()
+    shell.set_custom_exc((Exception,), _show_error)
+    # JAX may be imported in any later cell, and until then there is nothing to record.
+    shell.events.register("pre_run_cell", _begin_recording)
+    _begin_recording()
 
 
 def unload_ipython_extension(shell: Any) -> None:
@@ -32,12 +28,10 @@ def unload_ipython_extension(shell: Any) -> None:
     Args:
         shell: IPython's.
     """
-    if hasattr(shell, _BEFORE):
-        shell.custom_exceptions, shell.CustomTB = getattr(shell, _BEFORE)
-        delattr(shell, _BEFORE)
-        shell.events.unregister("pre_run_cell", _begin_recording)
-        if _recordings:
-            _recordings.pop().__exit__(None, None, None)
+    shell.set_custom_exc((), None)  # no type of error: IPython shows all
+    shell.events.unregister("pre_run_cell", _begin_recording)
+    if _recordings:
+        _recordings.pop().__exit__(None, None, None)
 
 
 def _begin_recording(*_: object) -> None:
@@ -55,8 +49,4 @@ def _show_error(
     tb_offset: int | None = None,
 ) -> None:
     add_notes_if_jax(error)
-    expected, show = getattr(shell, _BEFORE)
-    if isinstance(error, expected):  # of another extension
-        show(kind, error, trace, tb_offset=tb_offset)
-    else:
-        shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+    shell.showtraceback((kind, error, trace), tb_offset=tb_offset)

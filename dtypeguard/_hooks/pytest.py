@@ -87,7 +87,6 @@ def pytest_runtest_call() -> Iterator[None]:
 pytest_runtest_setup = pytest_runtest_call  # what a fixture raises
 
 
-@pytest.hookimpl
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
     """Adds the note to the error that ends a test or a fixture."""
     # Before pytest makes its report: that holds the text of the error.

@@ -123,7 +123,7 @@ def _reference(name: str | None, reader: Reader) -> PyTree:
         "numpy.savez(file, **{\"['logits']\": array}), or out=array for the only one"
     )
     with (
-        as_usage_error(f"--reference {name} cannot be read", advice),
+        as_usage_error(f"{name} cannot be read", advice),
         np.load(name) as file,
     ):
         return dict(file)

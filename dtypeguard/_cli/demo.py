@@ -10,7 +10,6 @@ import importlib
 import linecache
 import os
 import re
-import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple, TextIO
 
@@ -22,7 +21,7 @@ from .._leaves.compat import set_x64
 from .._leaves.quiet import warnings_ignored
 from .forms import notes_on
 from .options import UsageError, right
-from .output import Print, printer
+from .output import print_text
 
 SCENES = (
     "prodigy",
@@ -57,9 +56,15 @@ For your own files:
 class Played(NamedTuple):
     """How one half of a scene went."""
 
-    text: str  # in one sentence
     report: str
     is_error: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """The first sentence of the report."""
+        # A full stop within a number or a name has no space behind it.
+        sentence = self.report.partition("\n")[0].partition(". ")[0].rstrip(".")
+        return _FOLDERS_OF_SCENES.sub("", sentence)
 
 
 def play(name: str) -> tuple[Any, Played, Played]:
@@ -75,69 +80,70 @@ def _play_half(run: Callable[[bool], object], has_call: bool) -> Played:
     """Runs a scene with or without its call; it returns a report, or nothing."""
     try:
         with explain():
-            report = str(run(has_call) or _KEEPS_TYPES)
+            return Played(str(run(has_call) or _KEEPS_TYPES))
     except Exception as error:
-        report = "".join(traceback.format_exception_only(error)).rstrip()
         message = str(error)
-        # The note says more in its first sentence than JAX's message.
+        # The note says more than JAX's message.
         for note in notes_on(error):
             message = note.text.removeprefix("dtypeguard: ")
-        text = _first_sentence(f"{type(error).__name__}: {message}")
-        return Played(text, report, is_error=True)
-    return Played(_first_sentence(report), report)
+        return Played(f"{type(error).__name__}: {message}", is_error=True)
 
 
-def _first_sentence(text: str) -> str:
-    # A full stop within a number or a name has no space behind it.
-    sentence = text.partition("\n")[0].partition(". ")[0].rstrip(".")
-    return _FOLDERS_OF_SCENES.sub("", sentence)
-
-
-def demo_command(arguments: argparse.Namespace, stdout: TextIO) -> int:
+def demo_command(options: argparse.Namespace, stdout: TextIO) -> int:
     """Runs all scenes, or shows one in full; returns 1 if one fails with the call."""
     if not jax.config.values["jax_platforms"]:
         jax.config.update("jax_platforms", "cpu")  # all of it is small
-    if arguments.name not in (None, *SCENES):
-        raise UsageError(f"no scene is called {arguments.name!r}. {right('demo')}")
-    write = printer(stdout)
+    if options.name not in (None, *SCENES):
+        raise UsageError(f"no scene is called {options.name!r}. {right('demo')}")
+    names = SCENES
+    shown = _in_short
+    if options.name is None:
+        releases = f"optax {optax.__version__}, jax {jax.__version__}"
+        title = (
+            f"Ten programs, run here ({releases}): as they are, and with one call added."
+        )
+        print_text(title, stdout)
+    else:
+        names = (options.name,)
+        shown = _in_full
+    status = 0
     # A scene says itself what a warning would say.
     with warnings_ignored():
-        if arguments.name is not None:
-            return _show_in_full(write, arguments.name)
-        releases = f"optax {optax.__version__}, jax {jax.__version__}"
-        write(f"Ten programs, run here ({releases}): as they are, and with one call added.")
-        failed = [_show_in_short(write, i, name) for i, name in enumerate(SCENES, start=1)]
-    write(_FURTHER)
-    return max(failed)
+        for name in names:
+            scene, bare, guarded = play(name)
+            print_text(shown(name, scene, bare, guarded), stdout)
+            if guarded.is_error:
+                status = 1
+    if options.name is None:
+        print_text(_FURTHER, stdout)
+    return status
 
 
-def _show_in_short(write: Print, number: int, name: str) -> int:
-    """Shows a scene in a few lines; returns 1 if it fails with the call."""
-    scene, bare, guarded = play(name)
+def _in_short(name: str, scene: Any, bare: Played, guarded: Played) -> str:
+    """Returns a scene in a few lines."""
     file = f"{name}.py"
     title = (scene.__doc__ or "").partition("\n")[0].rstrip(".")
-    write(f"\n{number:2}  {title:<{_WIDTH - 5 - len(file)}} {file}", "bold")
-    write(_cut(f"    as is {bare.text}"), "red" if bare.is_error else "yellow")
-    line = _PLACE.search(_FOLDERS_OF_SCENES.sub("", bare.report.partition("\n")[2]))
-    if line is not None:
-        write(_cut(f"    line  {re.sub(' {2,}', '  ', line[0])}"))
+    lines = [
+        "",
+        f"{SCENES.index(name) + 1:2}  {title:<{_WIDTH - 5 - len(file)}} {file}",
+        f"    as is {bare.sentence}",
+    ]
+    place = _PLACE.search(_FOLDERS_OF_SCENES.sub("", bare.report.partition("\n")[2]))
+    if place is not None:
+        lines.append(f"    line  {re.sub(' {2,}', '  ', place[0])}")
     verdict = "FAILED: " if guarded.is_error else ""
-    style = "bold red" if guarded.is_error else "green"
-    write(_cut(f"    with  {scene.CALL}: {verdict}{guarded.text}"), style)
-    return int(guarded.is_error)
+    lines.append(f"    with  {scene.CALL}: {verdict}{guarded.sentence}")
+    return "\n".join(map(_cut, lines))
 
 
-def _show_in_full(write: Print, name: str) -> int:
-    """Shows a scene and both reports; returns 1 if it fails with the call."""
-    scene, bare, guarded = play(name)
+def _in_full(name: str, scene: Any, bare: Played, guarded: Played) -> str:
+    """Returns a scene and both reports."""
     file = os.path.join(FOLDER, f"{name}.py")
-    write(file, "bold")
-    write("".join(linecache.getlines(file)))
-    # The reports are whole here: `_show_in_short` has their first lines.
-    for title, half in (("as it is", bare), (f"with {scene.CALL}", guarded)):
-        write(f"{title}:", "bold")
-        write(f"{half.report}\n")
-    return int(guarded.is_error)
+    source = "".join(linecache.getlines(file))
+    # The reports are whole here: `_in_short` has their first lines.
+    as_is = f"as it is:\n{bare.report}\n"
+    with_call = f"with {scene.CALL}:\n{guarded.report}\n"
+    return "\n".join([file, source, as_is, with_call])
 
 
 def _cut(text: str) -> str:

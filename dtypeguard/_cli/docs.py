@@ -38,10 +38,7 @@ def docs_command(arguments: argparse.Namespace, stdout: TextIO) -> int:
     """Prints the page or the file of a name, or lists those in which a word stands."""
     paths = _paths()
     if arguments.name is None:
-        files = [name for name, path in paths.items() if path.suffix != ".md"]
-        lines = ["Pages, for dtypeguard docs NAME:"]
-        lines += _rows(paths, sorted(paths.keys() - files))
-        lines += ["Files, for dtypeguard docs NAME > NAME:", f"  {'  '.join(files)}"]
+        lines = ["Pages, for dtypeguard docs NAME:", *_rows(paths, sorted(paths))]
         print_text("\n".join(lines), stdout)
         return 0
     # As a link in a page has it: `docs/explain.md`.
@@ -92,12 +89,14 @@ def _pages_with(word: str, paths: dict[str, pathlib.Path]) -> list[str]:
 
 
 def _rows(paths: dict[str, pathlib.Path], names: Iterable[str]) -> list[str]:
-    """Returns the names of pages with their titles."""
+    """Returns the names of pages with their titles, and of files with how to write them."""
     width = max(map(len, paths))
     rows = []
     for name in names:
-        with paths[name].open(encoding="utf-8") as file:
-            title = file.readline().removeprefix("# ").strip()
+        title = f"dtypeguard docs {name} > {name}"
+        if paths[name].suffix == ".md":
+            text = paths[name].read_text(encoding="utf-8")
+            title = text.partition("\n")[0].removeprefix("# ")
         rows.append(f"  {name:<{width}}  {title}")
     return rows
 

@@ -14,8 +14,8 @@ from .._explain.unfiltered import printed
 from .._leaves.table import shown_fields
 from .._source.files import is_installed
 from .._source.origin import Origin
-from .options import UsageError, default_form
-from .output import print_text, printer, write_file
+from .options import UsageError
+from .output import print_text, write_file
 
 # As a file the last two are standard error: all but the report goes there.
 _STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
@@ -41,7 +41,7 @@ class CommandResult:
 def deliver(result: CommandResult, options: argparse.Namespace, stdout: TextIO) -> int:
     """Prints a result in the form that is asked for, and returns the exit status."""
     status = 0 if result.is_ok else 1
-    form = options.format or default_form()
+    form = options.format
     if options.json in _STANDARD_OUTPUT:
         form = "json"
     elif options.json is not None:
@@ -50,11 +50,7 @@ def deliver(result: CommandResult, options: argparse.Namespace, stdout: TextIO) 
     if form == "json":
         print_text(result.json.rstrip(), stdout)
         return status
-    write = printer(stdout)
-    headline, *lines = result.text.rstrip().splitlines()
-    write(headline, "bold" if result.is_ok else "bold red")
-    for line in lines:
-        write(line)
+    print_text(result.text.rstrip(), stdout)
     if form == "github":
         level = "warning" if result.is_ok else "error"
         for line in annotations(result.text, level, origins_in(result.record)):
@@ -68,15 +64,10 @@ def as_json(data: Any) -> str:
 
 
 def check_files(*names: str | None) -> None:
-    """Refuses a file that cannot be written before long work, not after it."""
+    """Refuses a file in no folder before long work, not after it."""
     for name in names:
-        if name is None or name == "-":
-            continue
-        place = name
-        if not os.path.exists(name):
-            place = os.path.dirname(os.path.abspath(name))
-        if not os.access(place, os.W_OK):
-            raise UsageError(f"{name!r} cannot be written")
+        if not os.path.isdir(os.path.dirname(os.path.abspath(name or ""))):
+            raise UsageError(f"{name!r} cannot be written: there is no such folder")
 
 
 # GitHub ----------------------------------------------------------------------------------

@@ -86,18 +86,14 @@ def _run_command(run: _RunCommand, options: argparse.Namespace, stdout: TextIO) 
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:  # its status would be taken for that of the check
-        from .._source.origin import origin_of_error
+        from .targets import reason
 
         target = getattr(options, "target", "the demo")
-        lines = [
-            f"{target} was not checked: what is named "
-            f"here ended the program, with {type(error).__name__}: {error}"
-        ]
-        origin = origin_of_error(error)
-        if origin is not None:
-            lines.append(f"  {origin.place}  {origin.code}")
-        lines.append("Take that out, or name a function that returns.")
-        raise UsageError(*lines) from error
+        raise UsageError(
+            f"{target} was not checked: what is named here ended the program, with "
+            f"{reason(error)}",
+            "Take that out, or name a function that returns.",
+        ) from error
     finally:
         os._exit = exit_at_once
 

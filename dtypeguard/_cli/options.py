@@ -95,6 +95,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="name every leaf, where notes and list otherwise fit on a screen",
     )
+    _add_format(parser)
     parser.add_argument(
         "--json",
         action="store_const",
@@ -102,7 +103,6 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         dest="format",
         help="end standard output with what was found, as json",
     )
-    _add_format(parser)
     parser.add_argument(
         "-m", action="store_true", dest="is_module", help="SCRIPT is a module"
     )
@@ -244,9 +244,17 @@ def _add_format(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         choices=("text", "json", "github"),
+        default=_default_form(),
         help="what is printed: text, json or github, annotations of lines (default: "
         "text; where GITHUB_ACTIONS is set github)",
     )
+
+
+def _default_form() -> str:
+    """Returns the form where none is asked for: that of GitHub in its workflows."""
+    # A runner sets it to "true"; who runs a workflow elsewhere may set it to false.
+    value = os.environ.get("GITHUB_ACTIONS", "").lower()
+    return "text" if value in ("", "0", "false") else "github"
 
 
 def _add_files(parser: argparse.ArgumentParser) -> Any:
@@ -366,10 +374,3 @@ def right(command: str) -> str:
     """Returns the sentence with which an error of a command ends."""
     # Whoever writes no command, or none that there is, most likely wants an audit.
     return f"Write for example: {COMMANDS.get(command, COMMANDS['audit']).example}"
-
-
-def default_form() -> str:
-    """Returns the form where none is asked for: that of GitHub in its workflows."""
-    # A runner sets it to "true"; who runs a workflow elsewhere may set it to false.
-    value = os.environ.get("GITHUB_ACTIONS", "").lower()
-    return "text" if value in ("", "0", "false") else "github"

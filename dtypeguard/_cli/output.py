@@ -7,15 +7,9 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import Protocol, TextIO
+from typing import TextIO
 
-from .._explain.colors import is_colored, marked
-
-
-class Print(Protocol):
-    """Prints a text, in a style of rich where the stream is a terminal."""
-
-    def __call__(self, text: str, style: str = "") -> None: ...
+from .._explain.colors import ansi, is_colored
 
 
 @contextlib.contextmanager
@@ -54,19 +48,10 @@ def _descriptor_apart(stream: TextIO) -> TextIO:
     return open(apart, "w", encoding=stream.encoding, errors=stream.errors)
 
 
-def printer(stream: TextIO) -> Print:
-    """Returns a function that prints to a stream, in color where it is a terminal."""
-    if not is_colored(stream):
-        return lambda text, style="": print_text(text, stream)
-    from rich.console import Console
-
-    # `soft_wrap` leaves lines whole: a path that is cut can be neither clicked nor copied.
-    console = Console(file=stream)
-    return lambda text, style="": console.print(marked(text, style), soft_wrap=True)
-
-
 def print_text(text: str, stream: TextIO) -> None:
-    """Prints a text."""
+    """Prints a text, in color where the stream is a terminal."""
+    if is_colored(stream):
+        text = ansi(text, stream)
     with to_reader(stream):
         print(text, file=stream)
 

@@ -17,7 +17,7 @@ import types
 from typing import Any
 
 from .._explain.colors import color_notes, is_colored
-from .options import UsageError, default_form
+from .options import UsageError
 from .output import print_text
 
 _OUR_FOLDER = os.path.dirname(__file__) + os.sep
@@ -127,21 +127,20 @@ def _print_findings(
     options: argparse.Namespace, watch: ScriptWatch, error: BaseException | None
 ) -> None:
     """Prints what was compiled again, and all that was found in the form asked for."""
-    form = options.format or default_form()
     functions = watch.compilations.functions() if watch.compilations else []
     lines = []
     for function in functions:
         lines += function.lines(options.all)
     sys.stdout.flush()  # what the script has printed comes first
     # The forms import JAX's options, which a script without JAX is spared.
-    if form == "json":
+    if options.format == "json":
         from .forms import json_of_run
 
         print_text(json_of_run(error, lines), sys.stdout)
         return
     if lines:
         print(*lines, sep="\n", file=sys.stderr)
-    if form == "github":
+    if options.format == "github":
         from .forms import annotations, notes_on, origins_in
 
         reports = []
@@ -169,8 +168,7 @@ def _add_notes(error: BaseException, options: argparse.Namespace) -> None:
             explain_error(error, options.all)
             hide_jax(error)
             # The other forms are made of the notes as they are.
-            is_text = (options.format or default_form()) == "text"
-            if is_text and is_colored(sys.stderr):
+            if options.format == "text" and is_colored(sys.stderr):
                 color_notes(printed(error))
 
 

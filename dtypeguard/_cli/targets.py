@@ -3,9 +3,9 @@
 import argparse
 import contextlib
 import dataclasses
-import difflib
 import importlib
 import importlib.machinery
+import operator
 import os
 import shlex
 import sys
@@ -76,10 +76,8 @@ class Reader:
         """Returns the target with the arguments that `--inputs` or another name gives."""
         inputs = inputs or self._options.inputs
         function = self.target()
-        where = self._options.target.rpartition(":")[0]
         # Most often the file alone is missing: the inputs stand beside the function.
-        name = inputs if inputs.isidentifier() else "inputs"
-        example = shlex.quote(f"{where}:{name}")
+        example = shlex.quote(f"{self._options.target.rpartition(':')[0]}:inputs")
         value = self.load(inputs, f"Write for example: --inputs {example}")
         if callable(value):
             with as_usage_error(f"{inputs} cannot be called", FORM):
@@ -106,18 +104,9 @@ class Reader:
         # Once: a second import would make other classes, which match nothing.
         if where not in self._modules:
             self._modules[where] = _imported(where, advice)
-        value = self._modules[where]
-        # A property or a lazy module may raise another error.
+        # A property or a lazy module may raise any error.
         with as_usage_error(f"{name} cannot be read", advice):
-            for part in attribute.split("."):
-                try:
-                    value = getattr(value, part)
-                except AttributeError:
-                    similar = difflib.get_close_matches(part, dir(value), 1)
-                    question = f" Did you mean {similar[0]}?" if similar else ""
-                    text = f"{where} has no {attribute}.{question} {advice}"
-                    raise UsageError(text) from None
-        return value
+            return operator.attrgetter(attribute)(self._modules[where])
 
 
 @contextlib.contextmanager

@@ -8,10 +8,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TextIO
-
-if TYPE_CHECKING:
-    from rich.text import Text
+from typing import TextIO
 
 _SOURCE_LINES = re.compile(r"[^\s(:]+\.py:\d+|Cell In\[\d+\], line \d+")
 _TYPES = re.compile(r"\b(?:bfloat|float|u?int|complex)\d\w*(?:\[[\d,]*\])?")
@@ -23,26 +20,20 @@ def is_colored(stream: TextIO) -> bool:
     return stream.isatty() and importlib.util.find_spec("rich") is not None
 
 
-def marked(text: str, style: str = "") -> "Text":
-    """Returns a text for rich in which places, and without a style types, stand out."""
-    from rich.text import Text
-
-    # No markup of rich's is read: `[1]` is a part of a path.
-    rich_text = Text(text, style)
-    rich_text.highlight_regex(_SOURCE_LINES, "cyan")
-    if not style:
-        rich_text.highlight_regex(_TYPES, "yellow")
-        rich_text.highlight_regex(_NAME, "bold red")
-    return rich_text
-
-
 def ansi(text: str, stream: TextIO) -> str:
     """Returns a text as a terminal shows it in color."""
     from rich.console import Console
+    from rich.text import Text
 
+    # No markup of rich's is read: `[1]` is a part of a path.
+    rich_text = Text(text)
+    rich_text.highlight_regex(_SOURCE_LINES, "cyan")
+    rich_text.highlight_regex(_TYPES, "yellow")
+    rich_text.highlight_regex(_NAME, "bold red")
     console = Console(file=stream)
     with console.capture() as captured:
-        console.print(marked(text), soft_wrap=True, end="")
+        # Lines stay whole: a path that is cut can be neither clicked nor copied.
+        console.print(rich_text, soft_wrap=True, end="")
     return captured.get()
 
 

@@ -76,8 +76,8 @@ def test_one_in_full(played, capsys):
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_failure_with_the_call_exits_1(monkeypatch, capsys, code):
     scene = types.SimpleNamespace(__doc__="Prodigy", CALL="guard(opt)")
-    failed = Played("TypeError: no", "TypeError: no", True)
-    guarded = failed if code else Played("runs", "runs")
+    failed = Played("TypeError: no", True)
+    guarded = failed if code else Played("runs")
     monkeypatch.setattr(demo, "play", lambda name: (scene, failed, guarded))
     assert main(["demo"]) == main(["demo", "prodigy"]) == code
     out = capsys.readouterr().out
@@ -87,4 +87,4 @@ def test_a_failure_with_the_call_exits_1(monkeypatch, capsys, code):
 def test_in_a_terminal(monkeypatch, played, terminal):
     monkeypatch.setattr(sys, "stdout", terminal)
     assert main(["demo"]) == 0
-    assert "\033[32m    with" in terminal.getvalue()
+    assert "\033[36mzero_nans.py" in terminal.getvalue()

@@ -150,13 +150,6 @@ def test_no_color_is_kept(run, terminal, monkeypatch):
     assert not re.search(r"\033\[[\d;]*3\dm", terminal.getvalue())
 
 
-@pytest.mark.parametrize(("options", "style"), [("", "1"), ("--max-error 1e-6", "1;31")])
-def test_what_fails_is_red(options, style, told, terminal, monkeypatch):
-    monkeypatch.setattr(sys, "stdout", terminal)
-    told("precision", options)
-    assert terminal.getvalue().startswith(f"\033[{style}mprecision: the outputs are")
-
-
 @pytest.mark.parametrize(
     "words", ["audit mine.py:step --inputs mine.py:inputs", "docs api"]
 )

@@ -94,7 +94,7 @@ audit | required: TARGET. Write for example: dtypeguard audit
 audit optax:adam --x65 | unrecognized arguments: --x65
 audit optax:adam --format yaml | invalid choice: 'yaml'
 audit optax.adam | or FILE.py:NAME. Write
-audit optax:adm | optax has no adm. Did you mean adam? Write for example
+audit optax:adm | module 'optax' has no attribute 'adm'
 audit no_such_module:opt | no_such_module cannot be imported: ModuleNot
 audit no_such_file.py:opt | cannot be imported: FileNotFoundError
 audit optax:adam | optax:adam cannot be called: TypeError: adam() missing 1 required
@@ -110,7 +110,7 @@ audit optax:sgd --grads int32 | int32 is not floating or complex
 audit optax:constant_schedule --set value=1 | which is not an optimizer
 audit optax:__version__ | which is not an optimizer
 audit :fails.step | mine.py:fails.step cannot be read: ValueError: no such
-audit :three.step | mine.py has no three.step
+audit :three.step | mine.py:three.step cannot be read: AttributeError
 audit optax:adam --json no/such/a.json | 'no/such/a.json' cannot be written
 audit :exits | mine.py:exits was not checked: what is named here ended the program, with
 audit :exits | with SystemExit: 0 mine.py:33 sys.exit(0) Take that out, or name a
@@ -133,7 +133,7 @@ audit :step --inputs :inputs --carry stat | (c, x). Write the position or the na
 audit :step --inputs :inputs --returned loss | Here these are --carry and --returned
 audit :carries --inputs :inputs --returned 7 | Here these are --carry and --returned
 audit :step --inputs inputs | Write for example: --inputs mine.py:inputs
-audit :step --inputs :nope | mine.py has no nope. Did you mean none? Write for example
+audit :step --inputs :nope | module 'mine' has no attribute 'nope' Write for example
 audit :step --inputs :raises | raises cannot be called: KeyError: 'data'
 audit :step --inputs :few | mine.py:step takes: missing a required argument: 'x'. Let
 audit :step --inputs :many | mine.py:many does not give what mine.py:step takes: too many
@@ -151,7 +151,7 @@ lock :step --inputs :inputs --out no/a.lock | 'no/a.lock' cannot be written
 lock :breaks --inputs :inputs | mine.py:inputs gives: TypeError: dot_general requires
 lock :breaks --inputs :inputs | mine.py:20 return c @ x[:1] # here
 precision :loss | --inputs. Write for example: dtypeguard precision my_script.py:loss
-precision :nothing --inputs :inputs | has no nothing. Write for example: dtypeguard
+precision :nothing --inputs :inputs | has no attribute 'nothing' Write for example
 precision :three --inputs :inputs | audit_precision got
 precision :loss --inputs :x | cannot be checked with what mine.py:x gives
 precision :loss --inputs :raises | # data

@@ -83,9 +83,9 @@ class Annotation(Walk[_Known]):
 
     def block(self, block, arguments):
         if self._is_measured:
-            nodes = [node for node in block.nodes if node.name not in primitives.DEBUG]
             # A callback that prints would print once more with each run.
-            block.nodes = nodes
+            nodes = block.nodes
+            block.nodes = [node for node in nodes if node.name not in primitives.DEBUG]
             jaxpr = open_jaxpr(block.jaxpr)
             block.intended = self._meant(block.traces, block.outputs, jaxpr)
         results = super().block(block, arguments)
@@ -117,13 +117,14 @@ class Annotation(Walk[_Known]):
                 "audit_precision does not run programs with mutable references "
                 f"({node.name}): give it a function that returns new arrays."
             )
-        node.intended = self._meant(node.block.traces, node.eqn.invars, node.eqn)
-        node.doubtful = self._doubtful(node)
+        intended = self._meant(node.block.traces, node.eqn.invars, node.eqn)
+        doubtful = self._doubtful(node)
+        if not intended and not doubtful:
+            return
         # Random numbers are the same sample whatever they are compared with.
-        is_known = node.intended or node.doubtful
-        if is_known and Written(node.stack).is_of_sampler:
-            node.intended = {}
-            node.doubtful = ()
+        if not Written(node.stack).is_of_sampler:
+            node.intended = intended
+            node.doubtful = doubtful
 
     def _meant(
         self, traces: SecondTraces, variables: Sequence[Variable], user: Equation | Jaxpr
@@ -151,7 +152,7 @@ class Annotation(Walk[_Known]):
         They are as narrow in the trace of float32 arguments, or that has no such equation.
         """
         aligned = node.block.traces.wide
-        unknown: list[np.ndarray] = []
+        unknown = []
         for place, var in enumerate(node.eqn.invars):
             value = aligned.doubtful_constant(node.eqn, place)
             if is_scalar_literal(var) and aligned.partner(node.eqn) is None:
@@ -163,9 +164,11 @@ class Annotation(Walk[_Known]):
 
     def _rounded_number(self, node: Node, operand: _Known) -> float | None:
         """Returns the number that a conversion rounds, if it does."""
-        dtype = self._formats.written(node.eqn.outvars[0].aval.dtype)
-        rounds = self._formats.rounds(dtype) and kind(dtype) == "float"
-        if isinstance(operand, bool) or not rounds:
+        if isinstance(operand, bool):
+            return None
+        result = node.eqn.outvars[0].aval
+        dtype = self._formats.written(result.dtype)
+        if kind(dtype) != "float" or not self._formats.rounds(dtype):
             return None
         # As it was meant, where a dtype of the arguments has rounded it before.
         number = float(node.intended.get(0, operand))

@@ -102,9 +102,11 @@ class Arithmetic:
             return array
         written = as_dtype(array, self.formats.written(array.dtype))
         wide_dtype = self.formats.widened(array.dtype)
-        if intended is not None:
-            return Either(written, jnp.asarray(intended, wide_dtype))
-        return Either(written, as_dtype(array, wide_dtype))
+        if intended is None:
+            wide = as_dtype(array, wide_dtype)
+        else:
+            wide = jnp.asarray(intended, wide_dtype)
+        return Either(written, wide)
 
     def sample(self, array: Leaf) -> Value:
         """Returns random numbers: below 1 stays below 1 in a narrow dtype."""
@@ -142,15 +144,19 @@ class Arithmetic:
         if isinstance(entry, Computes):
             return [entry.settled(value) for value in values]
         settle = self.as_written if entry == WRITTEN else self.as_wide
-        pairs = zip(values, node.eqn.invars)
-        return [settle(value, var.aval.dtype) for value, var in pairs]
+        operands = []
+        for value, var in zip(values, node.eqn.invars):
+            operands.append(settle(value, var.aval.dtype))
+        return operands
 
     # Equations
 
     def own(self, node: Node, values: Sequence[Value]) -> list[Leaf]:
         """Returns the results of an equation in the dtypes that the program has."""
-        pairs = zip(values, node.eqn.invars)
-        operands = [_cast_inexact(wide_form(value), var.aval.dtype) for value, var in pairs]
+        operands = []
+        for value, var in zip(values, node.eqn.invars):
+            array = wide_form(value)
+            operands.append(_cast_inexact(array, var.aval.dtype))
         results = evaluate(node.eqn, operands, unchanged_dtype)
         return [self._fenced(result) for result in results]
 
@@ -161,13 +167,32 @@ class Arithmetic:
         if entry not in (WRITTEN, WIDE):
             # The line rounds, and so do the numbers that stand on it.
             values = [own_form(value) for value in values]
-        is_scaled = node.is_backward and self.scale is not None
+        if self.scale is None or not node.is_backward:
+            return self._unscaled(node, values, entry)
         dtype_of = self.formats.written
         if isinstance(entry, Computes):
             dtype_of = entry.of
-            if is_scaled:
-                # A gradient is rounded where the scaled one would be: in its result.
-                entry = WRITTEN
+            # A gradient is rounded where the scaled one would be: in its result.
+            entry = WRITTEN
+        operands, results = self._unscaled(node, values, entry)
+        rounded = []
+        for result, var in zip(results, node.eqn.outvars):
+            dtype = dtype_of(var.aval.dtype)
+            rounded.append(self._rounded_as_if_scaled(result, dtype))
+        return operands, rounded
+
+    def _rounded_as_if_scaled(self, result: Leaf, dtype: DType) -> Leaf:
+        """Returns what a backward pass makes in a dtype where the loss is scaled."""
+        if kind(dtype) != "float" or bits(dtype) >= bits(result.dtype):
+            return result
+        # A power of two moves a number in the range of a dtype, digits and all.
+        scale = jnp.asarray(self.scale).astype(result.dtype)
+        return round_to(result * scale, dtype) / scale
+
+    def _unscaled(
+        self, node: Node, values: Sequence[Value], entry: Width
+    ) -> tuple[list[Leaf], list[Leaf]]:
+        """Returns operands and results, whatever the scale of the loss."""
         operands = self._operands(node, values, entry)
         try:
             results = self._results(node, operands, entry)
@@ -178,11 +203,7 @@ class Arithmetic:
                 results = [_cast_inexact(result, entry.result) for result in results]
             else:
                 self.program.leave_out(node.stack)
-        results = [self._fenced(result) for result in results]
-        if is_scaled:
-            dtypes = [dtype_of(var.aval.dtype) for var in node.eqn.outvars]
-            results = self._rounded_as_if_scaled(results, dtypes)
-        return operands, results
+        return operands, [self._fenced(result) for result in results]
 
     def _results(self, node: Node, operands: list[Leaf], entry: Width) -> list[Leaf]:
         if entry == WRITTEN:
@@ -197,7 +218,8 @@ class Arithmetic:
         if narrow is None or (takes_narrow and narrow.itemsize > 1):
             return self._evaluated(node, operands, WRITTEN)
         # Nothing computes in 8 bits: results are rounded to them.
-        return [self.as_written(x, x.dtype) for x in self.own(node, operands)]
+        results = self.own(node, operands)
+        return [self.as_written(result, result.dtype) for result in results]
 
     def _evaluated(self, node: Node, operands: list[Leaf], entry: Width) -> list[Leaf]:
         """Returns the results of an equation; outside of a trace, compiled.
@@ -229,11 +251,13 @@ class Arithmetic:
         written = self._written(node, narrow)
         # In wide types of operands as written: what the equation itself rounds is the
         # difference to this.
-        from_narrow = self._evaluated(node, self._operands(node, narrow, WIDE), WIDE)
-        results: list[Leaf] = []
+        widened = self._operands(node, narrow, WIDE)
+        from_narrow = self._evaluated(node, widened, WIDE)
+        results = []
         for array, result, narrow_result in zip(written, exact, from_narrow):
             if is_inexact(result):
-                result = rounded_as(self._fenced(array), result, narrow_result)
+                fenced = self._fenced(array)
+                result = rounded_as(fenced, result, narrow_result)
             results.append(result)
         return results
 
@@ -245,19 +269,6 @@ class Arithmetic:
         if is_wide and bits(array.dtype) >= 32:
             return array
         return lax.optimization_barrier(array)
-
-    def _rounded_as_if_scaled(
-        self, results: list[Leaf], dtypes: Sequence[DType]
-    ) -> list[Leaf]:
-        """Returns what a backward pass makes in these dtypes where the loss is scaled."""
-        rounded: list[Leaf] = []
-        for result, dtype in zip(results, dtypes):
-            if kind(dtype) == "float" and bits(dtype) < bits(result.dtype):
-                # A power of two moves a number in the range of a dtype, digits and all.
-                scale = jnp.asarray(self.scale).astype(result.dtype)
-                result = round_to(result * scale, dtype) / scale
-            rounded.append(result)
-        return rounded
 
 
 def _cast_inexact(array: Leaf, dtype: DType) -> Leaf:

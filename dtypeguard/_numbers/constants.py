@@ -15,9 +15,9 @@ FEW_DIGITS = 4
 def is_plain(value: np.ndarray) -> bool:
     """Returns whether a constant was probably meant as it is: few digits, or a limit."""
     limit = float(jnp.finfo(value.dtype).max)
-    numbers = np.abs(np.asarray(value, np.float64))
-    is_limit = (numbers == limit) | ~np.isfinite(numbers)
-    return bool(np.all(is_limit | have_few_digits(numbers)))
+    numbers = np.abs(value.astype(np.float64))
+    is_number = numbers < limit
+    return bool(np.all(~is_number | have_few_digits(numbers)))
 
 
 def have_few_digits(numbers: np.ndarray) -> np.ndarray:
@@ -40,14 +40,23 @@ def number_in_dtype(number: float, dtype: DType) -> float:
         return float(np.asarray(number).astype(dtype))
 
 
-def most_changed(constant: np.ndarray, dtype: DType) -> float:
-    """Returns the number of a constant that a dtype changes most, relative to itself."""
-    numbers = np.asarray(constant, np.float64).reshape(-1)
+def relative_change(number: Any, rounded: Any) -> Any:
+    """Returns how far rounding has changed a number, or each of an array of numbers."""
+    # A decay says what it leaves: 0.999 and 1 are as far apart as 0.001 and 0.
+    size = np.minimum(np.abs(number), np.abs(1 - number))
     with np.errstate(all="ignore"):
+        change = np.abs(rounded - number) / size
+    # What is infinite was a mask before; 0 and 1 are in all dtypes.
+    return np.where(np.isfinite(change), change, 0)
+
+
+def most_changed(constant: np.ndarray, dtype: DType) -> float:
+    """Returns the number of a constant that a dtype changes most."""
+    numbers = np.ravel(constant).astype(np.float64)
+    with np.errstate(over="ignore"):
         rounded = numbers.astype(dtype).astype(np.float64)
-        # A number that becomes 0 or infinity has changed more than any other.
-        changes = np.nan_to_num(np.abs(rounded / numbers - 1), posinf=0)
-    return float(numbers[np.argmax(changes)])
+    place = np.argmax(relative_change(numbers, rounded))
+    return float(numbers[place])
 
 
 def is_scalar_literal(var: Any) -> bool:

@@ -109,7 +109,7 @@ def _counts(
 ) -> _Counts:
     """Returns the counts of a run by a plan, over all turns of loops."""
     noted: Noted = {}
-    measures.run(plan, Probes(noted, _note, followed), arrays)
+    measures.run(plan, Probes(noted, _note, followed), arrays=arrays)
     counts: _Counts = {}
     for key, figures in noted.items():
         # How often a loop turns is no result.

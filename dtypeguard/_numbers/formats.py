@@ -37,14 +37,15 @@ class Algorithm(NamedTuple):
         """Returns the parts of an operand, the greatest first."""
         if self.dtype is None or operand.dtype != _SINGLE:
             return [operand]
-        parts: list[Leaf] = []
+        parts = []
         rest = operand
         for _ in range(self.parts):
             part = self._rounded(rest)
             parts.append(part)
             rest = rest - part
             # Infinity less infinity would make the other parts NaN.
-            rest = jnp.where(jnp.isfinite(rest), rest, jnp.zeros_like(rest))
+            is_finite = jnp.isfinite(rest)
+            rest = jnp.where(is_finite, rest, jnp.zeros_like(rest))
         return parts
 
     def _rounded(self, x: Leaf) -> Leaf:
@@ -102,14 +103,14 @@ class Products(NamedTuple):
         """Returns how an equation is computed; None if it is no product of float32."""
         if not _is_product(eqn):
             return None
-        precision = eqn.params.get("precision")
-        is_preset = not isinstance(precision, (tuple, type(None)))
         # XLA makes a product with a vector a multiply and a sum.
-        is_spared = self.name in DEVICES and _has_vector(eqn)
-        if is_preset or is_spared:
+        if self.name in DEVICES and _has_vector(eqn):
+            return IEEE_FLOAT32
+        precision = eqn.params.get("precision") or ()
+        if not isinstance(precision, tuple):  # an algorithm that is preset
             return IEEE_FLOAT32
         # XLA takes the highest of both operands.
-        levels = [level.value for level in precision or ()]
+        levels = [level.value for level in precision]
         algorithms = (self.default, self.high, IEEE_FLOAT32)
         written = algorithms[max(levels, default=0)]
         if not is_wide or written == IEEE_FLOAT32:
@@ -119,7 +120,8 @@ class Products(NamedTuple):
 
     def rounds(self, eqn: Equation) -> bool:
         """Returns whether the operands of an equation are rounded."""
-        return self.algorithm(eqn, is_wide=False) not in (None, IEEE_FLOAT32)
+        algorithm = self.algorithm(eqn, is_wide=False)
+        return algorithm not in (None, IEEE_FLOAT32)
 
 
 def _is_product(eqn: Equation) -> bool:
@@ -136,9 +138,10 @@ def _has_vector(eqn: Equation) -> bool:
     if eqn.primitive.name != "dot_general":
         return False
     contracting, (batch, _) = eqn.params["dimension_numbers"]
-    sizes: list[int] = []
+    sizes = []
     for var, axes in zip(eqn.invars, contracting):
-        sizes.append(math.prod(np.delete(var.aval.shape, axes)))
+        shape = np.delete(var.aval.shape, axes)
+        sizes.append(math.prod(shape))
     return not batch and 1 in sizes
 
 
@@ -194,13 +197,14 @@ def product(eqn: Equation, operands: Sequence[Leaf], algorithm: Algorithm) -> li
     eqn = eqn.replace(params={**eqn.params, "precision": highest})
     first_parts = algorithm.split(operands[0])
     second_parts = algorithm.split(operands[1])
-    products: list[Leaf] = []
+    products = []
     for number, first in enumerate(first_parts):
         for second in second_parts[: algorithm.parts - number]:
             parts = [first, second, *operands[2:]]
             products.extend(evaluate(eqn, parts, _at_least_single))
     total = functools.reduce(lax.add, reversed(products))  # the smallest first
-    return [lax.convert_element_type(total, eqn.outvars[0].aval.dtype)]
+    dtype = eqn.outvars[0].aval.dtype
+    return [lax.convert_element_type(total, dtype)]
 
 
 # Their matrix units multiply no vectors: of a TPU, JAX's issue 16349 says so; of GPUs XLA's

@@ -5,7 +5,6 @@ finds the equations to look at, but for those of whose results only bits are tak
 results are computed beside the run, in float64: what wraps is off by a power of two.
 """
 
-import collections
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -72,8 +71,9 @@ class Watched(NamedTuple):
         if number in self.integers:
             noted[number, "fit"] = _fit(node, operands, results[0])
         if number in self.narrowings:
-            back = lax.convert_element_type(results[0], operands[0].dtype)
-            noted[number, "loses"] = jnp.any(back != operands[0])
+            operand = operands[0]
+            back = lax.convert_element_type(results[0], operand.dtype)
+            noted[number, "loses"] = jnp.any(back != operand)
         if number in self.to_bits or number in self.to_integers:
             noted[number, "given"] = operands[0]
         return noted
@@ -86,37 +86,40 @@ def watched(program: NumericProgram) -> Watched:
     """Returns the equations of a program to look at while it runs as written."""
     flow = _Flow(program.block)
     used = [*flow.outputs, *flow.deciding]
-    to_bits: list[int] = []
-    to_integers: list[int] = []
-    integers: list[int] = []
-    hashes: list[int] = []
-    holders = collections.defaultdict[int, list[int]](list)
+    to_bits = []
+    to_integers = []
+    integers = []
+    hashed: set[int] = set()
     for value, equation in flow.made_by.items():
         if _makes_bits(equation):
             to_bits.extend(equation.inputs)
+            hashed.add(value)
         elif equation.primitive not in _TAKE_BITS:
-            used.extend(set(equation.inputs) - set(flow.passed(value)))
-        if _is_integer(flow.avals[value]):
-            if any(is_inexact(flow.avals[operand]) for operand in equation.inputs):
-                to_integers.extend(equation.inputs)
-            if _may_wrap(equation):
-                integers.append(value)
-        if equation.primitive in _MAKE_BITS or _makes_bits(equation):
-            hashes.append(value)
-    for value in range(len(flow.avals)):
-        for source in flow.passed(value):
-            holders[source].append(value)
+            passed = set(flow.passed(value))
+            used.extend(set(equation.inputs) - passed)
+        if equation.primitive in _MAKE_BITS:
+            hashed.add(value)
+        if not _is_integer(flow.avals[value]):
+            continue
+        operands = [flow.avals[operand] for operand in equation.inputs]
+        if any(map(is_inexact, operands)):
+            to_integers.extend(equation.inputs)
+        if _may_wrap(equation):
+            integers.append(value)
     # All arithmetic of hashed numbers is meant to wrap.
-    hashed = set(flow.behind(hashes, lambda value: holders[value]))
-    wrapping = [flow.made_by[value].number for value in integers if value not in hashed]
-    nodes = program.block.all_nodes()
-    conversions = [node for node in nodes if node.name == "convert_element_type"]
-    narrowings = frozenset(node.number for node in conversions if node.rounds)
+    for value in range(len(flow.avals)):  # sources come first
+        if not hashed.isdisjoint(flow.passed(value)):
+            hashed.add(value)
+    wrapping = {flow.made_by[value].number for value in set(integers) - hashed}
+    narrowings: set[int] = set()
+    for node in program.block.all_nodes():
+        if node.rounds and node.name == "convert_element_type":
+            narrowings.add(node.number)
     return Watched(
-        integers=flow.numbers_behind(used).intersection(wrapping),
-        narrowings=narrowings,
-        to_bits=narrowings & flow.numbers_behind(to_bits),
-        to_integers=narrowings & flow.numbers_behind(to_integers),
+        integers=flow.numbers_behind(used) & wrapping,
+        narrowings=frozenset(narrowings),
+        to_bits=flow.numbers_behind(to_bits) & narrowings,
+        to_integers=flow.numbers_behind(to_integers) & narrowings,
     )
 
 
@@ -151,9 +154,11 @@ class _Flow(Graph):
 
     def numbers_behind(self, values: Iterable[int]) -> _Numbers:
         """Returns the equations whose results are in some values."""
-        behind = self.behind(values, self.passed)
-        equations = [self.made_by[value] for value in behind if value in self.made_by]
-        return frozenset(equation.number for equation in equations)
+        numbers: set[int] = set()
+        for value in self.behind(values, self.passed):
+            if value in self.made_by:
+                numbers.add(self.made_by[value].number)
+        return frozenset(numbers)
 
 
 def _passes(equation: Equation) -> bool:
@@ -162,8 +167,9 @@ def _passes(equation: Equation) -> bool:
     operands = [var.aval for var in eqn.invars]
     results = [var.aval for var in eqn.outvars]
     if equation.primitive == "convert_element_type":
-        are_integers = _is_integer(operands[0]) and _is_integer(results[0])
-        return are_integers or (is_inexact(operands[0]) and is_inexact(results[0]))
+        if _is_integer(results[0]):
+            return _is_integer(operands[0])
+        return is_inexact(operands[0]) and is_inexact(results[0])
     if primitives.moves(eqn, operands, results):
         return True
     if _is_integer(results[0]):
@@ -176,8 +182,10 @@ def _passes(equation: Equation) -> bool:
 def _makes_bits(equation: Equation) -> bool:
     """Returns whether an equation takes operands for bits, or makes or takes a key."""
     eqn = equation.stack[0]
-    has_key = any(is_key(var.aval) for var in (*eqn.invars, *eqn.outvars))
-    return has_key or equation.primitive in primitives.OF_BITS
+    if equation.primitive in primitives.OF_BITS:
+        return True
+    variables = [*eqn.invars, *eqn.outvars]
+    return any(is_key(var.aval) for var in variables)
 
 
 def _may_wrap(equation: Equation) -> bool:
@@ -186,7 +194,8 @@ def _may_wrap(equation: Equation) -> bool:
     if written.is_of_sampler or written.origin is None:
         return False
     if equation.primitive == "convert_element_type":
-        return value_kind(equation.stack[0].invars[0].aval) != "bool"
+        operand = equation.stack[0].invars[0]
+        return value_kind(operand.aval) != "bool"
     return equation.primitive in _MODULAR or equation.primitive in _CHANGE_SIGNS
 
 
@@ -218,7 +227,8 @@ def _fit(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
     """Returns how many numbers of a result do not fit, and which."""
     with set_x64(True):
         exact, is_wrong = _compared_exactly(node, operands, result)
-        numbers = jnp.where(is_wrong & ~jnp.isnan(exact), exact, 0.0)
+        is_number = ~jnp.isnan(exact)
+        numbers = jnp.where(is_wrong & is_number, exact, 0.0)
         greatest = jnp.max(numbers, initial=0)
         least = jnp.min(numbers, initial=0)
         furthest = jnp.where(greatest >= -least, greatest, least)
@@ -239,7 +249,7 @@ def _compared_exactly(
 ) -> tuple[Leaf, Leaf]:
     """Returns the exact result of an equation in float64, and which numbers do not fit."""
     numbers = _places_of_numbers(node.name, len(operands))
-    wide_operands = list[Leaf]()
+    wide_operands = []
     for place, operand in enumerate(operands):
         if place in numbers:
             operand = lax.convert_element_type(operand, np.float64)
@@ -249,10 +259,12 @@ def _compared_exactly(
     else:
         (exact,) = evaluate(node.eqn, wide_operands, _as_double)
     info = jnp.iinfo(result.dtype)
-    is_outside = (exact > float(info.max)) | (exact < float(info.min))
+    is_above = exact > float(info.max)
+    is_below = exact < float(info.min)
     # Float64 has numbers of 64 bits rounded: what has wrapped is off by a power of two.
-    is_near = jnp.abs(exact - result.astype(np.float64)) < 2.0 ** (info.bits - 1)
-    return exact, is_outside | ~is_near
+    difference = jnp.abs(exact - result.astype(np.float64))
+    is_near = difference < 2.0 ** (info.bits - 1)
+    return exact, is_above | is_below | ~is_near
 
 
 def _as_double(dtype: DType) -> DType:

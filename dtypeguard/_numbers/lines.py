@@ -1,6 +1,5 @@
 """The lines of source at which a program rounds."""
 
-import math
 from collections.abc import Hashable
 
 from .._leaves.casts import Cast
@@ -8,11 +7,10 @@ from .._program.jaxprs import Stack
 from .._program.program import LOOPS
 from .._source.origin import Origin
 from .._tracebacks.written import Written
+from .constants import relative_change
 
 # The line of what JAX computes with no line of the user's around it.
 NOWHERE = Origin("", 0, "", "")
-# The parts of trees whose casts by dtypeguard count as lines of their own.
-_MOST_CASTS = 32
 
 
 class Line:
@@ -53,16 +51,14 @@ class Line:
             self.is_in_loop |= outer.primitive.name in LOOPS
 
     @property
-    def most_changed(self) -> tuple[float, float] | None:
+    def rounded_constant(self) -> tuple[float, float] | None:
         """The number that rounding changes most, and the rounded one; None without any."""
-        changes: list[tuple[float, float, float]] = []
+        changes = []
         for number, rounded in self.constants.items():
-            change = abs(rounded - number)
-            # What is infinite was a mask before.
-            if 0 < change < math.inf:
-                # A decay says what it leaves: 0.999 and 1 are as far apart as 0.001 and 0.
-                size = min(abs(number), abs(1 - number))
-                changes.append((change / size, change, number))
+            change = relative_change(number, rounded)
+            if change:
+                # All numbers that become 1 are as far off, relative to what they leave.
+                changes.append((change, abs(rounded - number), number))
         if not changes:
             return None
         _, _, number = max(changes)
@@ -80,7 +76,7 @@ class Lines(list[Line]):
         """Returns the number of an equation's line; a new one if there is none yet.
 
         Of a package, each line of the user's that calls it is another. So is each part of
-        a tree that dtypeguard casts, up to some number of them.
+        a tree that dtypeguard casts.
         """
         key = self._key(stack)
         if key not in self._numbers:
@@ -104,14 +100,7 @@ class Lines(list[Line]):
             # A line of a package is another line for each line of the user's that calls it.
             key = (origin.file, origin.line, users.file, users.line)
         cast = Written(stack).cast_of_ours
-        if cast is None:
-            return key
-        part = (key, cast.owner, cast.part)
-        # A tree of a thousand leaves would make a thousand lines.
-        if part in self._numbers:
-            return part
-        casts = [line for line in self if line.casts]
-        return part if len(casts) < _MOST_CASTS else (key, cast.owner, "")
+        return key if cast is None else (key, cast.owner, cast.part)
 
 
 def _origin_of(stack: Stack) -> Origin | None:

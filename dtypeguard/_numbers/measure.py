@@ -30,7 +30,7 @@ RAISED_BY_CHECKS = (RuntimeError, ValueError)
 # So many lines that follow each other are first measured together.
 _LINES_IN_GROUP = 8
 # What an error that is not finite counts as beside others.
-_LARGEST_ERROR = 1e6
+LARGEST_ERROR = 1e6
 
 
 class Inputs(NamedTuple):
@@ -48,7 +48,7 @@ class Inputs(NamedTuple):
 
     def errors(self, outputs: Sequence[Leaf]) -> list[float]:
         """Returns how far off outputs are, relative to their sizes."""
-        errors: list[float] = []
+        errors = []
         for output, exact, size in zip(outputs, self.exact, self.sizes):
             error = distance(output.astype(exact.dtype), exact) / size
             errors.append(error if math.isfinite(error) else math.inf)
@@ -58,7 +58,8 @@ class Inputs(NamedTuple):
         """Returns how far off outputs are: the root mean square over those that count."""
         errors = np.array(self.errors(outputs))
         counted = errors[np.isfinite(self.sizes)]
-        return float(np.sqrt(np.mean(np.square(counted))))
+        mean = np.mean(np.square(counted))
+        return math.sqrt(mean)
 
 
 class Measures:
@@ -152,17 +153,16 @@ class Measures:
         self,
         plan: WidthPlan,
         probes: Probes | None = None,
-        arrays: Sequence[Leaf] | None = None,
         **options: Any,
     ) -> list[Leaf]:
         """Returns the measured outputs of a run; NaN where the plan has it raise."""
-        outputs = self._run_all(plan, probes, arrays, **options)
+        outputs = self._run_all(plan, probes, **options)
         return [outputs[n] for n in self.outputs]
 
     def _run_all(
         self,
         plan: WidthPlan,
-        probes: Probes | None = None,
+        probes: Probes | None,
         arrays: Sequence[Leaf] | None = None,
         is_compiled: bool = False,
         **options: Any,
@@ -189,18 +189,20 @@ class Measures:
         Args:
             number: of the equation with the numbers that do not fit.
         """
+        plan = plans.written(self.program)
         # Loops turn as often as before, or the other numbers may have no end.
         probes = Probes(followed=self.decisions, changed=number)
         try:
-            outputs = run(self.program, plans.written(self.program), self.arrays, probes)
+            outputs = run(self.program, plan, self.arrays, probes)
         except RAISED_BY_CHECKS:  # a check in the program
             return True
         for output, written in zip(outputs, self._all_written):
-            is_float = is_inexact(output)
             # A key leads to the outputs that are drawn with it, if there are any.
-            if is_key(output) or np.array_equal(output, written, equal_nan=is_float):
+            if is_key(output):
                 continue
-            return True
+            is_float = is_inexact(output)
+            if not np.array_equal(output, written, equal_nan=is_float):
+                return True
         return False
 
     def error(self, rounding: Iterable[int]) -> float:
@@ -209,7 +211,8 @@ class Measures:
         if len(key) == self.lines:
             self._errors[key] = self.total
         if key not in self._errors:
-            self._errors[key] = self.own.off(self._outputs(key))
+            outputs = self._outputs(key)
+            self._errors[key] = self.own.off(outputs)
         return self._errors[key]
 
     def measure_alone(self, show_status: Callable[[int], None]) -> None:
@@ -220,9 +223,10 @@ class Measures:
         """
         if not self.total:
             return
-        groups: list[range] = []
+        groups = []
         for first in range(0, self.lines, _LINES_IN_GROUP):
-            groups.append(range(first, min(first + _LINES_IN_GROUP, self.lines)))
+            last = min(first + _LINES_IN_GROUP, self.lines)
+            groups.append(range(first, last))
         for group in sorted(groups, key=self.error, reverse=True):
             error = self.error(group)
             for number in group:
@@ -257,29 +261,34 @@ class Measures:
             if len(reached) == self.lines:
                 self.shares = dict(zip(reached, _shares_of_squares(errors)))
             return
-        small = {number for number in reached if self.alone(number) <= self._least}
-        for number in small:
-            self.shares[number] = 0.0
+        small: set[int] = set()
+        for number in reached:
+            if self.alone(number) <= self._least:
+                self.shares[number] = 0.0
+                small.add(number)
         for number in sorted(set(reached) - small, key=self.alone, reverse=True):
             show_status(number)
             # Lines that cause next to nothing go with the line after them.
             before = set(range(number)) - small
-            without = self._part_of_first(max(before, default=-1) + 1)
+            count = max(before, default=-1) + 1
+            without = self._part_of_first(count)
             self.shares[number] = self._part_of_first(number + 1) - without
 
     def _measure_part(self, count: int) -> float:
         """Returns the part of the error that the first lines cause together."""
         if count in (0, self.lines):
             return float(count > 0)
-        return self._along(self._outputs(range(count))) / self._along(self.written)
+        outputs = self._outputs(range(count))
+        return self._along(outputs) / self._along(self.written)
 
     def _along(self, outputs: Sequence[Leaf]) -> float:
         """Returns how far off outputs are along the error, in squares of their sizes."""
-        parts: list[float] = []
+        parts = []
         for number, size in enumerate(self.own.sizes):
             exact = self.own.exact[number]
-            part = part_along(outputs[number], exact, self.written[number])
-            parts.append(part / size / size)
+            written = self.written[number]
+            part = part_along(outputs[number], exact, written)
+            parts.append(part / size**2)
         return math.fsum(parts)
 
     def alone(self, number: int) -> float:
@@ -293,9 +302,9 @@ class Measures:
 
 
 def _shares_of_squares(errors: Sequence[float]) -> list[float]:
-    squares = [min(error, _LARGEST_ERROR) ** 2 for error in errors]
-    total = sum(squares) or 1.0
-    return [square / total for square in squares]
+    squares = np.square(np.minimum(errors, LARGEST_ERROR))
+    total = squares.sum() or 1.0
+    return (squares / total).tolist()
 
 
 def _not_a_number(aval: Aval) -> Leaf:

@@ -56,12 +56,13 @@ class WidthPlan(NamedTuple):
 
     def part(self, first: int, last: int) -> object:
         """Returns a key for the equations in a range, that equal calls have in common."""
-        carried: list[tuple[int, tuple[int, ...]]] = []
-        for number, entries in self.carried.items():
-            if first <= number <= last and any(entries):
-                carried.append((number - first, entries))
         # Calls of one function have other numbers, and the same entries.
         entries_inside = self.entries[first : last + 1].tobytes()
+        carried = []
+        for number in range(first, last + 1):
+            entries = self.carried.get(number, ())
+            if any(entries):
+                carried.append((number - first, entries))
         return entries_inside, tuple(carried), self.is_rounding, self.dtypes
 
 
@@ -80,7 +81,7 @@ class Propagation(Walk[PlanState]):
     def __init__(self, program: NumericProgram):
         self.program = program
         self.entries = np.zeros(program.size, np.int8)
-        self.carried = dict[int, tuple[int, ...]]()
+        self.carried: dict[int, tuple[int, ...]] = {}
 
     def ended(self, value: PlanState) -> PlanState:
         """Returns a value behind a cast to the dtype that it has."""
@@ -95,7 +96,7 @@ class Propagation(Walk[PlanState]):
         return self.ended(value) if place in user.ends else value
 
     def left(self, node, results):
-        entries: list[int] = []
+        entries = []
         for value, var in zip(results, node.eqn.outvars):
             entries.append(self.entry_of(value, var.aval))
         self.carried[node.number] = tuple(entries)
@@ -121,7 +122,8 @@ class WideLines(Propagation[bool]):
     def plan(self) -> WidthPlan:
         """Returns the plan."""
         is_wide = self._is_given_wide
-        arguments = [is_wide and is_inexact(x) for x in self.program.jaxpr.in_avals]
+        avals = self.program.jaxpr.in_avals
+        arguments = [is_wide and is_inexact(aval) for aval in avals]
         self.block(self.program.block, arguments)
         return WidthPlan(self.entries, is_wide, carried=self.carried)
 
@@ -154,9 +156,10 @@ class WideLines(Propagation[bool]):
     def computed(self, node, values):
         if node.name in IN_PLACE:
             values = values[:1]  # `x.at[0].set(y)` has the dtype of `x`
-        is_wide = self._is_wide(node, any(values))
-        self.entries[node.number] = WIDE if is_wide else WRITTEN
-        return [is_wide and is_inexact(var.aval) for var in node.eqn.outvars]
+        if not self._is_wide(node, any(values)):
+            return [False for _ in node.eqn.outvars]
+        self.entries[node.number] = WIDE
+        return [is_inexact(var.aval) for var in node.eqn.outvars]
 
 
 def written(program: NumericProgram) -> WidthPlan:
@@ -205,10 +208,10 @@ def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> 
         # JAX makes the backward pass of a line: the source has no other line for it.
         if node.is_backward and node.line is not None:
             return node.line in all_wide
-        is_ours = Written(node.stack).cast_of_ours is not None
-        if not keeps or is_ours or not has_wide:
+        if not keeps or not has_wide:
             return False
-        if not node.is_backward and _asks_for_narrow(program, node):
+        is_ours = Written(node.stack).cast_of_ours is not None
+        if is_ours or _asks_for_narrow(program, node):
             return False
         if node.line is not None:
             all_wide.add(node.line)
@@ -220,6 +223,8 @@ def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> 
 
 def _asks_for_narrow(program: NumericProgram, node: Node) -> bool:
     """Returns whether the source asks for a narrow dtype there, whatever it is given."""
-    if node.name != "convert_element_type" or not node.is_asked:
+    # JAX makes the casts of a backward pass.
+    if node.is_backward or node.name != "convert_element_type" or not node.is_asked:
         return False
-    return program.formats.rounds(node.eqn.outvars[0].aval.dtype)
+    result = node.eqn.outvars[0].aval
+    return program.formats.rounds(result.dtype)

@@ -59,14 +59,20 @@ class Probes:
 
     def followed_at(self, node: Node) -> Leaf | None:
         """Returns the decision to follow at an equation."""
-        return (self.followed or {}).get((node.number, DECISION))
+        followed = self.followed or {}
+        return followed.get((node.number, DECISION))
 
     def followed_inside(self, node: Node) -> Noted | None:
         """Returns the decisions to follow inside of a loop or of branches."""
         if self.followed is None:
             return None
         numbers = range(node.inner[0].first, node.number)
-        return {key: note for key, note in self.followed.items() if key[0] in numbers}
+        followed = Noted()
+        for key, note in self.followed.items():
+            number, _ = key
+            if number in numbers:
+                followed[key] = note
+        return followed
 
     def add(self, noted: Noted) -> None:
         """Adds what was noted beside, or inside of a loop or of branches."""
@@ -85,7 +91,9 @@ class Probes:
 
     def decide(self, node: Node, decision: Callable[[], Leaf]) -> None:
         """Notes what an equation decides, if decisions are noted."""
-        if self.noted is not None and self.note is None and decides(node):
+        if self.noted is None or self.note is not None:
+            return
+        if decides(node):
             self.noted[node.number, DECISION] = decision()
 
     def results(
@@ -97,21 +105,24 @@ class Probes:
         wide_operands = [wide_form(operand) for operand in operands]
         for place, result in enumerate(results):
             # A constant that is rounded as written has made nothing yet.
-            noted = self.note(wide_form(result), wide_operands)
+            wide_result = wide_form(result)
+            noted = self.note(wide_result, wide_operands)
             if noted is not None:
                 # JAX sorts keys, and those of decisions are words.
-                self.noted[number, str(place)] = noted
+                key = str(place)
+                self.noted[number, key] = noted
 
 
 def decides(node: Node) -> bool:
     """Returns whether an equation decides by floats."""
     # Integers are the same on both sides, and so is what they decide.
-    if "float" not in [value_kind(var.aval) for var in node.eqn.invars]:
+    kinds = [value_kind(var.aval) for var in node.eqn.invars]
+    if "float" not in kinds:
         return False
     if node.name in OF_OWN_DTYPES:  # the pivots of a decomposition stay its own
         return False
-    indices = [var for var in node.eqn.outvars if _is_index(var.aval)]
-    return node.name in _DECIDING or len(indices) == 1
+    are_indices = [_is_index(var.aval) for var in node.eqn.outvars]
+    return node.name in _DECIDING or are_indices.count(True) == 1
 
 
 def _is_index(value: Leaf) -> bool:
@@ -124,12 +135,15 @@ def decision_of(node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]) -
         return results[0]
     if node.name in SELECTS:  # the last operand tells which of the first to take
         return operands[-1]
-    indices = [result for result in results if _is_index(result)]
-    return indices[0]
+    are_indices = [_is_index(result) for result in results]
+    return results[are_indices.index(True)]
 
 
 def results_following(node: Node, results: Sequence[Leaf], decision: Leaf) -> list[Leaf]:
     """Returns the results of an equation with another decision than its own."""
     if node.name in _VALUES:
         return [decision.astype(results[0].dtype)]
-    return [decision if _is_index(result) else result for result in results]
+    following = []
+    for result in results:
+        following.append(decision if _is_index(result) else result)
+    return following

@@ -15,6 +15,7 @@ from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.arguments import check_arrays, checked_names, shown
 from .._leaves.compat import check_release, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import kind
+from .._leaves.key_path import path_text
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
 from .._program.aligned import (
     WIDER,
@@ -32,6 +33,8 @@ _NOT_TRACED = (
     "for a branch; give a number that decides what is traced as a Python int, and keep a "
     "float of that kind in functools.partial."
 )
+# The result of a function, beside its arguments.
+_RESULT = jax.tree_util.SequenceKey(0)
 
 
 class Traced(NamedTuple):
@@ -91,12 +94,15 @@ class Subject:
                 "audit_precision needs values and got tracers: call it outside of jax.jit, "
                 "jax.grad and other transformations, with the transformed function."
             )
-        is_abstract = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in self.given.arrays]
-        self.has_values = not any(is_abstract)
+        is_abstract = any(
+            isinstance(leaf, jax.ShapeDtypeStruct) for leaf in self.given.arrays
+        )
+        self.has_values = not is_abstract
 
     def other(self, args: Args, kwargs: Mapping[str, PyTree]) -> SplitTree:
         """Returns arguments by position and by name, with the arrays apart."""
-        return SplitTree(spread((args, dict(kwargs))), static=(bool, int))
+        tree = spread((args, dict(kwargs)))
+        return SplitTree(tree, static=(bool, int))
 
     def check_values(self, option: str, what: str) -> None:
         """Raises a TypeError if an option needs values, and there are none."""
@@ -135,7 +141,7 @@ class Subject:
                 siblings = sibling_dtypes(arrays)
                 sibling = beside_trace(program, run.arrays_of, arrays, siblings)
         # Of integers alone nothing rounds.
-        paths: list[str] = []
+        paths = []
         if any(is_inexact(aval) for aval in avals_in(program)):
             paths = [outputs[place] for place in measured(program.out_avals)]
         traces = SecondTraces(wide, sibling)
@@ -155,14 +161,17 @@ class _FlatFunction:
     def __call__(self, *arrays: Leaf) -> tuple[list[Leaf], list[str]]:
         args, kwargs = gathered(self._arguments.merged(arrays))
         # The arguments come beside the result: a module may have been changed in place.
-        result = SplitTree(spread((self._f(*args, **kwargs), args, kwargs)))
-        outputs: list[Leaf] = []
-        paths: list[str] = []
-        for path, leaf in zip(result.paths, result.arrays):
-            is_returned = path.startswith("[0]")
-            if is_returned or not _is_unchanged(leaf, arrays):
-                outputs.append(leaf)
-                paths.append(path.removeprefix("[0]"))
+        result = self._f(*args, **kwargs)
+        returned = SplitTree(spread((result, args, kwargs)))
+        outputs = []
+        paths = []
+        for path, leaf in zip(returned.key_paths, returned.arrays):
+            if path[0] == _RESULT:
+                path = path[1:]
+            elif _is_unchanged(leaf, arrays):
+                continue
+            outputs.append(leaf)
+            paths.append(path_text(path))
         return outputs, paths
 
     def arrays_of(self, *arrays: Leaf) -> list[Leaf]:
@@ -212,8 +221,9 @@ def _floating(name: str, dtype: DType, example: str) -> np.dtype | None:
     if dtype is None:
         return None
     with contextlib.suppress(TypeError):
-        if kind(jnp.dtype(dtype)) == "float":
-            return jnp.dtype(dtype)
+        floating = jnp.dtype(dtype)
+        if kind(floating) == "float":
+            return floating
     raise TypeError(
         f"audit_precision got {name}={shown(dtype)}. Write a floating dtype, such "
         f"as {name}=jnp.{example}."
@@ -229,4 +239,5 @@ def avals_in(jaxpr: Jaxpr) -> Iterator[Aval]:
         variables = [*inner.invars, *inner.constvars]
         for eqn in inner.eqns:
             variables.extend(eqn.outvars)
-        yield from (var.aval for var in variables)
+        for var in variables:
+            yield var.aval

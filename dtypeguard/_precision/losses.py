@@ -149,7 +149,7 @@ class LineLosses:
         line = measures.program.lines[number]
         alone = math.nan
         left_if_wide = math.nan
-        constant = line.most_changed
+        constant = line.rounded_constant
         with self._limit.phase(1.0):
             # These run the program as well. With no time left, the row does not say them.
             alone = measures.alone(number)

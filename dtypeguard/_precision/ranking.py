@@ -8,13 +8,11 @@ from collections.abc import Collection
 from .._autocast.decide import by_plan
 from .._autocast.matching import key_of_line, matches, without_floats
 from .._autocast.plan import Plan, PlanEntry
+from .._numbers.measure import LARGEST_ERROR
 from .._numbers.plans import WidthPlan
 from .planned import Trials, is_narrow
 from .prepared import Show
 from .switched import switched_program
-
-# An error that is not finite counts as this.
-_LARGEST_ERROR = 1e18
 
 
 @dataclasses.dataclass
@@ -82,7 +80,7 @@ class Ranking:
         """Returns the parts by how much error a wide part takes away for its price."""
 
         def worth(number: int) -> float:
-            error = min(self.alone(number), _LARGEST_ERROR)
+            error = min(self.alone(number), LARGEST_ERROR)
             return error**2 / (self.parts[number].work or 1.0)
 
         return sorted(range(len(self.parts)), key=worth, reverse=True)

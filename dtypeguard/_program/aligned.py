@@ -44,8 +44,11 @@ def sibling_dtypes(arrays: Sequence[Leaf]) -> Retype:
     """
     dtypes = {dtype_of(array) for array in arrays}
     sibling = _FLOAT16 if _BFLOAT16 in dtypes else _BFLOAT16
-    floats = [dtype for dtype in dtypes if kind(dtype) == "float" and bits(dtype) >= 16]
-    return {dtype: sibling for dtype in floats if dtype != sibling}
+    siblings: dict[np.dtype, np.dtype] = {}
+    for dtype in dtypes - {sibling}:
+        if kind(dtype) == "float" and bits(dtype) >= 16:
+            siblings[dtype] = sibling
+    return siblings
 
 
 def beside_trace(
@@ -100,8 +103,8 @@ class Alignment:
         self._first = first
         self._jaxprs: set[int] = set()
         self._partners: dict[int, Equation] = {}
-        self._changed: dict[_UseKey, tuple[np.ndarray, np.ndarray]] = {}
-        self._unchanged: dict[_UseKey, np.ndarray] = {}
+        self._constants: dict[_UseKey, np.ndarray] = {}
+        self._intended: dict[_UseKey, np.ndarray] = {}
         self._moves: dict[int, bool] = {}
         self._ends = collections.defaultdict[int, set[int]](set)
         if first is not None and second is not None:
@@ -124,15 +127,16 @@ class Alignment:
             rounds: whether it has to round to the constant of the first trace: the eps of a
                 dtype does not round to that of another one.
         """
-        constants = self._changed.get((id(user), place))
-        if constants is None:
-            return None
-        first, second = constants
-        return None if rounds and not _rounds_to(second, first) else second
+        key = (id(user), place)
+        intended = self._intended.get(key)
+        if intended is None or not rounds:
+            return intended
+        return intended if _rounds_to(intended, self._constants[key]) else None
 
     def doubtful_constant(self, eqn: Equation, place: int) -> np.ndarray | None:
         """Returns a constant of the first trace of which the second tells nothing more."""
-        return self._unchanged.get((id(eqn), place))
+        key = (id(eqn), place)
+        return None if key in self._intended else self._constants.get(key)
 
     def follows(self, eqn: Equation) -> bool | None:
         """Returns whether the target of a conversion moves with the arguments' dtypes.
@@ -156,7 +160,8 @@ class Alignment:
         for operand, second_operand in zip(eqn.invars[:2], partner.invars):
             if operand.aval.dtype == second_operand.aval.dtype:
                 return False
-        return partner.outvars[0].aval.dtype == eqn.outvars[0].aval.dtype
+        result = eqn.outvars[0].aval
+        return result.dtype == partner.outvars[0].aval.dtype
 
     # How it is made
 
@@ -173,10 +178,11 @@ class Alignment:
                 continue
             for eqn, partner in zip(steps, second_steps):
                 self._partners[id(eqn)] = partner
-                self._compare(
-                    eqn, trace.uses(eqn.invars), second_trace.uses(partner.invars)
-                )
-                for inner, second_inner in zip(_inner_jaxprs(eqn), _inner_jaxprs(partner)):
+                operands = trace.uses(eqn.invars)
+                second_operands = second_trace.uses(partner.invars)
+                self._compare(eqn, operands, second_operands)
+                pairs = zip(_inner_jaxprs(eqn), _inner_jaxprs(partner))
+                for inner, second_inner in pairs:
                     self._align(inner, second_inner)
         outputs = trace.uses(jaxpr.outvars)
         second_outputs = second_trace.uses(open_jaxpr(second).outvars)
@@ -189,32 +195,36 @@ class Alignment:
     ) -> None:
         """Compares what an equation, or the caller of a jaxpr, gets in the two traces."""
         for place, (use, second) in enumerate(zip(uses, second_uses)):
-            if value_kind(use.aval) != "float" or value_kind(second.aval) != "float":
+            kinds = {value_kind(use.aval), value_kind(second.aval)}
+            if kinds != {"float"}:
                 continue
-            key = (id(user), place)
+            root_user = user
             if use.casts:
                 # The conversion is what uses the root.
-                key = (id(use.casts[0]), 0)
-                self._moves[id(use.casts[-1])] = use.aval.dtype != second.aval.dtype
+                root_user = use.casts[0]
+                place = 0
+                last_cast = id(use.casts[-1])
+                self._moves[last_cast] = use.aval.dtype != second.aval.dtype
             # In the first trace this cast would change nothing, so JAX left it out.
             if len(second.casts) == len(use.casts) + 1:
-                target = second.casts[0].outvars[0].aval.dtype
-                if target == use.root.aval.dtype:
-                    self._ends[key[0]].add(key[1])
+                target = second.casts[0].outvars[0].aval
+                if target.dtype == use.root.aval.dtype:
+                    self._ends[id(root_user)].add(place)
             if use.value is not None and second.value is not None:
+                key = (id(root_user), place)
                 self._compare_constants(key, use.value, second.value)
 
-    def _compare_constants(self, place: _UseKey, value: Leaf, second_value: Leaf) -> None:
+    def _compare_constants(self, key: _UseKey, value: Leaf, second_value: Leaf) -> None:
         if value is second_value and np.size(value) > 1:
             return  # an array that the function closes over is as it is
         first = np.asarray(value)
         second = np.asarray(second_value)
         if first.shape != second.shape:
             return
-        if np.array_equal(first.astype(float), second.astype(float), equal_nan=True):
-            self._unchanged[place] = first
-        else:
-            self._changed[place] = (first, second)
+        self._constants[key] = first
+        number = first.astype(float)
+        if not np.array_equal(number, second.astype(float), equal_nan=True):
+            self._intended[key] = second
 
 
 NO_ALIGNMENT = Alignment()
@@ -264,7 +274,8 @@ class _Trace:
                 self._casts[eqn.outvars[0]] = eqn
             else:
                 self.steps[_alignment_key(eqn)].append(eqn)
-        self._constants = dict(zip(opened.constvars, getattr(jaxpr, "consts", ())))
+        arrays = getattr(jaxpr, "consts", ())
+        self._constants = dict(zip(opened.constvars, arrays))
 
     def uses(self, variables: Sequence[Variable]) -> list[_Use]:
         """Returns variables with where their values come from."""
@@ -272,7 +283,7 @@ class _Trace:
 
     def _use(self, var: Variable) -> _Use:
         root = var
-        casts: list[Equation] = []
+        casts = []
         while not is_literal(root) and root in self._casts:
             cast = self._casts[root]
             casts.insert(0, cast)
@@ -287,8 +298,9 @@ class _Trace:
 def _is_float_cast(eqn: Equation) -> bool:
     if eqn.primitive.name != "convert_element_type":
         return False
-    kinds = {value_kind(var.aval) for var in (*eqn.invars, *eqn.outvars)}
-    return kinds == {"float"}
+    operand_kind = value_kind(eqn.invars[0].aval)
+    result_kind = value_kind(eqn.outvars[0].aval)
+    return operand_kind == result_kind == "float"
 
 
 def _rounds_to(wide: np.ndarray, narrow: np.ndarray) -> bool:
@@ -304,5 +316,6 @@ def _inner_jaxprs(eqn: Equation) -> list[Jaxpr]:
 
 def _alignment_key(eqn: Equation) -> tuple[Any, ...]:
     """Returns the part of an equation that does not depend on dtypes."""
-    shapes = [getattr(var.aval, "shape", ()) for var in eqn.outvars]
+    avals = [var.aval for var in eqn.outvars]
+    shapes = [getattr(aval, "shape", ()) for aval in avals]
     return (eqn.primitive.name, eqn.params.get("name"), *shapes)

@@ -65,8 +65,9 @@ class Annotation(Walk[_Known]):
 
     def constant(self, var, array):
         # What a function closes over was rounded, if at all, before the program began.
-        is_float = value_kind(var.aval) == "float"
-        return float(array) if is_float and is_scalar_literal(var) else True
+        if value_kind(var.aval) == "float" and is_scalar_literal(var):
+            return float(array)
+        return True
 
     def joined(self, values, attempt):
         return False
@@ -172,7 +173,9 @@ class Annotation(Walk[_Known]):
             return None
         # As it was meant, where a dtype of the arguments has rounded it before.
         number = float(node.intended.get(0, operand))
-        return None if number_in_dtype(number, dtype) == number else number
+        if number_in_dtype(number, dtype) == number:
+            return None
+        return number
 
 
 def _are_fixed(node: Node, operands: Sequence[_Known]) -> bool:

@@ -137,7 +137,8 @@ class Arithmetic:
         """
         # With a scale, constants stay as written, as in a program that scales its loss.
         array = wide_form(value) if self.scale is None else own_form(value)
-        return as_dtype(array, self.formats.widened(dtype))
+        wide_dtype = self.formats.widened(dtype)
+        return as_dtype(array, wide_dtype)
 
     def _operands(self, node: Node, values: Sequence[Value], entry: Width) -> list[Leaf]:
         """Returns the operands of an equation as its entry has them."""
@@ -229,9 +230,11 @@ class Arithmetic:
         algorithm = self.formats.algorithm(node.eqn, is_wide=entry != WRITTEN)
         if algorithm is not None:
             return product(node.eqn, operands, algorithm)
-        dtype_of = self.formats.written if entry == WRITTEN else self.formats.widened
+        dtype_of = self.formats.widened
         if isinstance(entry, Computes):
             dtype_of = entry.of
+        elif entry == WRITTEN:
+            dtype_of = self.formats.written
         if self.is_traced:
             return evaluate(node.eqn, operands, dtype_of)
         # All calls of a jitted function have the same equations.
@@ -272,4 +275,6 @@ class Arithmetic:
 
 
 def _cast_inexact(array: Leaf, dtype: DType) -> Leaf:
-    return as_dtype(array, dtype) if is_inexact(array) else array
+    if not is_inexact(array):
+        return array
+    return as_dtype(array, dtype)

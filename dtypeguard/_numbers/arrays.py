@@ -16,7 +16,8 @@ def size_of(array: Leaf) -> float:
     if not is_inexact(array):
         return float(array.size)
     numbers = _in_float64(array)
-    return _norm_of(np.where(np.isfinite(numbers), numbers, 0))
+    is_finite = np.isfinite(numbers)
+    return _norm_of(np.where(is_finite, numbers, 0))
 
 
 def distance(array: Leaf, exact: Leaf) -> float:
@@ -28,7 +29,9 @@ def distance(array: Leaf, exact: Leaf) -> float:
         return float(jnp.sum(array != exact))
     error = _difference(array, exact)
     # One number that is lost makes the whole output as good as lost.
-    return _norm_of(error) if np.isfinite(error).all() else math.inf
+    if not np.isfinite(error).all():
+        return math.inf
+    return _norm_of(error)
 
 
 @np.errstate(all="ignore")  # of what is not finite
@@ -36,17 +39,20 @@ def part_along(array: Leaf, exact: Leaf, written: Leaf) -> float:
     """Returns the product of an array's error with the error of another one."""
     # Complex errors have a direction as well.
     direction = np.conj(_difference(written, exact))
-    return float(np.sum(np.real(direction * _difference(array, exact))))
+    products = direction * _difference(array, exact)
+    return float(np.sum(np.real(products)))
 
 
 def _in_float64(array: Leaf) -> np.ndarray:
     numbers = np.asarray(array)
-    return numbers.astype(np.promote_types(numbers.dtype, np.float64))
+    dtype = np.promote_types(numbers.dtype, np.float64)
+    return numbers.astype(dtype)
 
 
 def _norm_of(array: Leaf) -> float:
     # NumPy's own norm asks BLAS, whose threads wait for each other.
-    return math.sqrt(np.sum(np.square(np.abs(array))))
+    squares = np.square(np.abs(array))
+    return math.sqrt(np.sum(squares))
 
 
 @np.errstate(all="ignore")  # infinity less infinity, where they are equal

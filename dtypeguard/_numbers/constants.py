@@ -43,7 +43,8 @@ def number_in_dtype(number: float, dtype: DType) -> float:
 def relative_change(number: Any, rounded: Any) -> Any:
     """Returns how far rounding has changed a number, or each of an array of numbers."""
     # A decay says what it leaves: 0.999 and 1 are as far apart as 0.001 and 0.
-    size = np.minimum(np.abs(number), np.abs(1 - number))
+    complement = np.abs(1 - number)
+    size = np.minimum(np.abs(number), complement)
     with np.errstate(all="ignore"):
         change = np.abs(rounded - number) / size
     # What is infinite was a mask before; 0 and 1 are in all dtypes.

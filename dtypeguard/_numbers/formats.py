@@ -80,12 +80,16 @@ class Products(NamedTuple):
     @property
     def high(self) -> Algorithm:
         """What it does where a program asks for `Precision.HIGH`."""
-        return _THREE_PASSES if self.default == _ONE_PASS else self.default
+        if self.default == _ONE_PASS:
+            return _THREE_PASSES
+        return self.default
 
     @property
     def levels(self) -> Sequence[str]:
         """The names of what a program may ask for instead, the cheapest first."""
-        return ["HIGHEST"] if self.high == self.default else ["HIGH", "HIGHEST"]
+        if self.high == self.default:
+            return ["HIGHEST"]
+        return ["HIGH", "HIGHEST"]
 
     @property
     def begin(self) -> str:
@@ -116,7 +120,9 @@ class Products(NamedTuple):
         if not is_wide or written == IEEE_FLOAT32:
             return written
         # The cheapest level that mends an error is advised.
-        return self.high if self.mended == "HIGH" else IEEE_FLOAT32
+        if self.mended == "HIGH":
+            return self.high
+        return IEEE_FLOAT32
 
     def rounds(self, eqn: Equation) -> bool:
         """Returns whether the operands of an equation are rounded."""
@@ -165,7 +171,9 @@ class Formats(NamedTuple):
         if self.narrow is None or kind(dtype) != "float":
             return dtype
         # With equal bits the narrow one counts: float16 as if it were bfloat16.
-        return self.narrow if self.narrow.itemsize <= dtype.itemsize else dtype
+        if self.narrow.itemsize <= dtype.itemsize:
+            return self.narrow
+        return dtype
 
     def widened(self, dtype: DType) -> DType:
         """Returns the dtype of the same value where it is wide."""
@@ -238,5 +246,6 @@ def products_named(name: object) -> Products:
 
 
 def _at_least_single(dtype: DType) -> DType:
-    is_narrow = kind(dtype) == "float" and bits(dtype) < 32
-    return _SINGLE if is_narrow else dtype
+    if kind(dtype) == "float" and bits(dtype) < 32:
+        return _SINGLE
+    return dtype

@@ -110,7 +110,8 @@ def watched(program: NumericProgram) -> Watched:
     for value in range(len(flow.avals)):  # sources come first
         if not hashed.isdisjoint(flow.passed(value)):
             hashed.add(value)
-    wrapping = {flow.made_by[value].number for value in set(integers) - hashed}
+    unhashed = set(integers) - hashed
+    wrapping = {flow.made_by[value].number for value in unhashed}
     narrowings: set[int] = set()
     for node in program.block.all_nodes():
         if node.rounds and node.name == "convert_element_type":
@@ -174,9 +175,11 @@ def _passes(equation: Equation) -> bool:
         return True
     if _is_integer(results[0]):
         return equation.primitive in _MODULAR
-    variables = [var for var in eqn.invars if not is_literal(var)]
+    if not is_inexact(results[0]):
+        return False
     # Equal numbers stay equal.
-    return is_inexact(results[0]) and len(variables) == 1
+    are_literals = [is_literal(var) for var in eqn.invars]
+    return are_literals.count(False) == 1
 
 
 def _makes_bits(equation: Equation) -> bool:
@@ -268,4 +271,6 @@ def _compared_exactly(
 
 
 def _as_double(dtype: DType) -> DType:
-    return np.dtype("float64") if kind(dtype) in ("int", "uint") else dtype
+    if kind(dtype) in ("int", "uint"):
+        return np.dtype("float64")
+    return dtype

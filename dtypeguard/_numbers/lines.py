@@ -100,7 +100,9 @@ class Lines(list[Line]):
             # A line of a package is another line for each line of the user's that calls it.
             key = (origin.file, origin.line, users.file, users.line)
         cast = Written(stack).cast_of_ours
-        return key if cast is None else (key, cast.owner, cast.part)
+        if cast is None:
+            return key
+        return (key, cast.owner, cast.part)
 
 
 def _origin_of(stack: Stack) -> Origin | None:

@@ -50,8 +50,11 @@ class Inputs(NamedTuple):
         """Returns how far off outputs are, relative to their sizes."""
         errors = []
         for output, exact, size in zip(outputs, self.exact, self.sizes):
-            error = distance(output.astype(exact.dtype), exact) / size
-            errors.append(error if math.isfinite(error) else math.inf)
+            output = output.astype(exact.dtype)
+            error = distance(output, exact) / size
+            if math.isnan(error):
+                error = math.inf
+            errors.append(error)
         return errors
 
     def off(self, outputs: Sequence[Leaf]) -> float:
@@ -181,7 +184,8 @@ class Measures:
                 raise
             # It counts as lost, and the report says so.
             self.raises = True
-            return [_not_a_number(aval) for aval in self.program.jaxpr.out_avals]
+            avals = self.program.jaxpr.out_avals
+            return [_not_a_number(aval) for aval in avals]
 
     def depends_on(self, number: int) -> bool:
         """Returns whether an output depends on the numbers that do not fit somewhere.
@@ -254,12 +258,16 @@ class Measures:
             for number in range(self.lines):
                 self.shares[number] = 0.0
             return
-        reached = [n for n in range(self.lines) if frozenset([n]) in self._errors]
+        reached = []
+        for number in range(self.lines):
+            if frozenset([number]) in self._errors:
+                reached.append(number)
         errors = [self.alone(number) for number in reached]
         if not np.isfinite([self.total, *errors]).all():
             # A line to come may cause all of it, and these next to nothing.
             if len(reached) == self.lines:
-                self.shares = dict(zip(reached, _shares_of_squares(errors)))
+                shares = _shares_of_squares(errors)
+                self.shares = dict(zip(reached, shares))
             return
         small: set[int] = set()
         for number in reached:
@@ -271,15 +279,16 @@ class Measures:
             # Lines that cause next to nothing go with the line after them.
             before = set(range(number)) - small
             count = max(before, default=-1) + 1
-            without = self._part_of_first(count)
-            self.shares[number] = self._part_of_first(number + 1) - without
+            part = self._part_of_first(number + 1)
+            self.shares[number] = part - self._part_of_first(count)
 
     def _measure_part(self, count: int) -> float:
         """Returns the part of the error that the first lines cause together."""
         if count in (0, self.lines):
             return float(count > 0)
         outputs = self._outputs(range(count))
-        return self._along(outputs) / self._along(self.written)
+        along_written = self._along(self.written)
+        return self._along(outputs) / along_written
 
     def _along(self, outputs: Sequence[Leaf]) -> float:
         """Returns how far off outputs are along the error, in squares of their sizes."""

@@ -48,22 +48,25 @@ class WidthPlan(NamedTuple):
 
     def with_all(self, entry: int) -> "WidthPlan":
         """Returns the plan with one entry for all equations."""
-        return self._replace(entries=np.full_like(self.entries, entry))
+        entries = np.full_like(self.entries, entry)
+        return self._replace(entries=entries)
 
     def computes(self, entry: int) -> Computes | None:
         """Returns the dtypes that an entry names; None if it names none."""
-        return self.dtypes[entry - FIRST_DTYPE] if entry >= FIRST_DTYPE else None
+        if entry < FIRST_DTYPE:
+            return None
+        return self.dtypes[entry - FIRST_DTYPE]
 
     def part(self, first: int, last: int) -> object:
         """Returns a key for the equations in a range, that equal calls have in common."""
         # Calls of one function have other numbers, and the same entries.
-        entries_inside = self.entries[first : last + 1].tobytes()
+        entries = self.entries[first : last + 1]
         carried = []
         for number in range(first, last + 1):
-            entries = self.carried.get(number, ())
-            if any(entries):
-                carried.append((number - first, entries))
-        return entries_inside, tuple(carried), self.is_rounding, self.dtypes
+            results = self.carried.get(number, ())
+            if any(results):
+                carried.append((number - first, results))
+        return entries.tobytes(), tuple(carried), self.is_rounding, self.dtypes
 
 
 PlanState = TypeVar("PlanState")
@@ -93,12 +96,15 @@ class Propagation(Walk[PlanState]):
 
     def read(self, user, place, var, values):
         value = super().read(user, place, var, values)
-        return self.ended(value) if place in user.ends else value
+        if place in user.ends:
+            return self.ended(value)
+        return value
 
     def left(self, node, results):
         entries = []
         for value, var in zip(results, node.eqn.outvars):
-            entries.append(self.entry_of(value, var.aval))
+            entry = self.entry_of(value, var.aval)
+            entries.append(entry)
         self.carried[node.number] = tuple(entries)
         return super().left(node, results)
 
@@ -164,7 +170,8 @@ class WideLines(Propagation[bool]):
 
 def written(program: NumericProgram) -> WidthPlan:
     """Returns the plan with every equation as written."""
-    return WidthPlan(np.zeros(program.size, np.int8), is_wide_given=False)
+    entries = np.zeros(program.size, np.int8)
+    return WidthPlan(entries, is_wide_given=False)
 
 
 def wide(program: NumericProgram) -> WidthPlan:

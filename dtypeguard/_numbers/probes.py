@@ -66,7 +66,8 @@ class Probes:
         """Returns the decisions to follow inside of a loop or of branches."""
         if self.followed is None:
             return None
-        numbers = range(node.inner[0].first, node.number)
+        first = node.inner[0].first
+        numbers = range(first, node.number)
         followed = Noted()
         for key, note in self.followed.items():
             number, _ = key
@@ -83,7 +84,8 @@ class Probes:
         self, node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]
     ) -> Sequence[Leaf]:
         """Notes what is watched of an equation; returns its results, changed if asked."""
-        self.add(self.watched.notes(node, operands, results))
+        notes = self.watched.notes(node, operands, results)
+        self.add(notes)
         # An audit asks whether numbers that do not fit change any output.
         if node.number == self.changed:
             return [otherwise(node, operands, results[0])]
@@ -121,8 +123,10 @@ def decides(node: Node) -> bool:
         return False
     if node.name in OF_OWN_DTYPES:  # the pivots of a decomposition stay its own
         return False
+    if node.name in _DECIDING:
+        return True
     are_indices = [_is_index(var.aval) for var in node.eqn.outvars]
-    return node.name in _DECIDING or are_indices.count(True) == 1
+    return are_indices.count(True) == 1
 
 
 def _is_index(value: Leaf) -> bool:
@@ -145,5 +149,7 @@ def results_following(node: Node, results: Sequence[Leaf], decision: Leaf) -> li
         return [decision.astype(results[0].dtype)]
     following = []
     for result in results:
-        following.append(decision if _is_index(result) else result)
+        if _is_index(result):
+            result = decision
+        following.append(result)
     return following

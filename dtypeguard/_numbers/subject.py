@@ -143,7 +143,8 @@ class Subject:
         # Of integers alone nothing rounds.
         paths = []
         if any(is_inexact(aval) for aval in avals_in(program)):
-            paths = [outputs[place] for place in measured(program.out_avals)]
+            places = measured(program.out_avals)
+            paths = [outputs[place] for place in places]
         traces = SecondTraces(wide, sibling)
         return Traced(program, paths, traces, has_double, outputs)
 
@@ -159,7 +160,8 @@ class _FlatFunction:
         self._arguments = arguments
 
     def __call__(self, *arrays: Leaf) -> tuple[list[Leaf], list[str]]:
-        args, kwargs = gathered(self._arguments.merged(arrays))
+        arguments = self._arguments.merged(arrays)
+        args, kwargs = gathered(arguments)
         # The arguments come beside the result: a module may have been changed in place.
         result = self._f(*args, **kwargs)
         returned = SplitTree(spread((result, args, kwargs)))
@@ -197,11 +199,11 @@ def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
     target = _floating("wide", wide, "float32")
     narrower = _floating("narrow", narrow, "bfloat16")
     if target is None:
-        dtypes = [aval.dtype for aval in avals if is_inexact(aval)]
+        sizes = [aval.dtype.itemsize for aval in avals if is_inexact(aval)]
         if narrower is not None:
-            dtypes.append(narrower)
+            sizes.append(narrower.itemsize)
         # float32 is exact enough for 16 bits, and float64 takes twice as long.
-        is_narrow = any(dtype.itemsize < 4 for dtype in dtypes)
+        is_narrow = min(sizes, default=8) < 4
         target = np.dtype("float32" if is_narrow else "float64")
     # What it is compared with must not round as well.
     if target.itemsize < 4:

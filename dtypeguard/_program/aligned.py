@@ -28,8 +28,9 @@ from .jaxprs import (
 
 _BFLOAT16 = np.dtype(jnp.bfloat16)
 _FLOAT16 = np.dtype("float16")
+_FLOAT32 = np.dtype("float32")
 # Of arguments, for what their own dtypes have rounded before the program sees it.
-WIDER = {_BFLOAT16: np.dtype("float32"), _FLOAT16: np.dtype("float32")}
+WIDER = {_BFLOAT16: _FLOAT32, _FLOAT16: _FLOAT32}
 
 Retype = Mapping[np.dtype, np.dtype]
 # An operand of an equation by its identity and place, or an output of a jaxpr.
@@ -64,7 +65,7 @@ def beside_trace(
         arrays: what it is traced with.
         dtypes: the dtypes of these, with those of the second trace.
     """
-    if not any(dtype_of(array) in dtypes for array in arrays):
+    if all(dtype_of(array) not in dtypes for array in arrays):
         return Alignment(program, program)  # the second trace would be equal
     avals = [_argument_in(dtypes, array) for array in arrays]
     try:
@@ -131,12 +132,16 @@ class Alignment:
         intended = self._intended.get(key)
         if intended is None or not rounds:
             return intended
-        return intended if _rounds_to(intended, self._constants[key]) else None
+        if not _rounds_to(intended, self._constants[key]):
+            return None
+        return intended
 
     def doubtful_constant(self, eqn: Equation, place: int) -> np.ndarray | None:
         """Returns a constant of the first trace of which the second tells nothing more."""
         key = (id(eqn), place)
-        return None if key in self._intended else self._constants.get(key)
+        if key in self._intended:
+            return None
+        return self._constants.get(key)
 
     def follows(self, eqn: Equation) -> bool | None:
         """Returns whether the target of a conversion moves with the arguments' dtypes.
@@ -311,11 +316,14 @@ def _rounds_to(wide: np.ndarray, narrow: np.ndarray) -> bool:
 
 def _inner_jaxprs(eqn: Equation) -> list[Jaxpr]:
     expansion = expanded(eqn)
-    return jaxprs_in(eqn.params) if expansion is None else [expansion]
+    if expansion is None:
+        return jaxprs_in(eqn.params)
+    return [expansion]
 
 
 def _alignment_key(eqn: Equation) -> tuple[Any, ...]:
     """Returns the part of an equation that does not depend on dtypes."""
+    name = eqn.params.get("name")
     avals = [var.aval for var in eqn.outvars]
     shapes = [getattr(aval, "shape", ()) for aval in avals]
-    return (eqn.primitive.name, eqn.params.get("name"), *shapes)
+    return (eqn.primitive.name, name, *shapes)

@@ -297,7 +297,7 @@ class Measures:
             exact = self.own.exact[number]
             written = self.written[number]
             part = part_along(outputs[number], exact, written)
-            parts.append(part / size**2)
+            parts.append(part / size / size)
         return math.fsum(parts)
 
     def alone(self, number: int) -> float:

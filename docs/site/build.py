@@ -42,10 +42,9 @@ def write_pages(folder: pathlib.Path) -> None:
 
 def write_redirects(site: pathlib.Path) -> None:
     """Writes a page under each name that another page took in."""
-    for page, names in MERGED_PAGES.items():
-        for name in names:
-            (site / name).mkdir()
-            (site / name / "index.html").write_text(_REDIRECT.format(page=page))
+    for name, page in MERGED_PAGES.items():
+        (site / name).mkdir()
+        (site / name / "index.html").write_text(_REDIRECT.format(page=page))
 
 
 def main() -> int:

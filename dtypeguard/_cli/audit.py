@@ -15,7 +15,7 @@ from .._leaves.compat import add_x64
 from .._leaves.types import Optimizer
 from .._recording.monitored import RECORD
 from .._sweep.inputs import Entry
-from .forms import CommandResult, check_files, deliver
+from .forms import CommandResult, deliver
 from .options import UsageError, parse, right
 from .targets import FORM, Reader, as_usage_error
 
@@ -32,25 +32,17 @@ _OF_STEP = ("carry", "returned")
 
 def audit_command(options: argparse.Namespace, stdout: TextIO) -> int:
     """Audits what is named, shows the report and writes it."""
-    check_files(options.json)
     is_step = options.inputs is not None
     # An option that would do nothing hides a mistake: `--inputs` was meant, or forgotten.
     other_options = _OF_OPTIMIZER if is_step else _OF_STEP
     for name in other_options:
         if vars(options)[name]:
-            kind = "an optimizer, without --inputs" if is_step else "a step"
-            command = _command_for_step(options.target)
-            raise UsageError(f"--{name} is for {kind}. For a step write: {command}")
+            kind = "an optimizer, without --inputs" if is_step else "a step, with --inputs"
+            raise UsageError(f"--{name} is for {kind}")
     with RECORD:
         report = _audit_step_of(options) if is_step else _audit_optimizer_of(options)
     result = CommandResult(str(report), report, report.to_json(), report.ok)
     return deliver(result, options, stdout)
-
-
-def _command_for_step(target: str) -> str:
-    file = target.rpartition(":")[0] or "FILE.py"
-    inputs = shlex.quote(f"{file}:inputs")
-    return f"dtypeguard audit {shlex.quote(target)} --inputs {inputs}"
 
 
 # An optimizer ----------------------------------------------------------------------------
@@ -87,8 +79,7 @@ def _audit_optimizer_in(reader: Reader, options: argparse.Namespace) -> AuditRep
             opt = _optimizer_of(options.target, opt, dict(options.set))
             name = f"{name}(...)"
         elif options.set:
-            text = f"{options.target} is an optimizer already and takes no --set"
-            raise UsageError(text)
+            raise UsageError(f"{options.target} is an optimizer and takes no --set")
         # It knows which extra args an update needs.
         entry = Entry(options.target, lambda: opt)
         params, updates, extra_args = entry.inputs(params_dtypes, grads_dtypes)
@@ -98,20 +89,20 @@ def _audit_optimizer_in(reader: Reader, options: argparse.Namespace) -> AuditRep
 
 def _optimizer_of(target: str, factory: Any, settings: dict[str, object]) -> Optimizer:
     """Returns the optimizer that a function makes with `--set`."""
-    opt = factory
-    if callable(factory):
-        # A step needs arguments, and nothing runs without them.
-        advice = (
-            f"It takes {', '.join(parameters(factory))}: write --set NAME=VALUE, or audit "
-            "FILE.py:NAME where a VALUE is not a literal",
-            f"If it is a step: {_command_for_step(target)}",
-        )
-        with as_usage_error(f"{target} cannot be called", *advice):
-            opt = factory(**settings)
+    inputs = shlex.quote(f"{target.rpartition(':')[0]}:inputs")
+    advice = (
+        f"It takes {', '.join(parameters(factory))}: write --set NAME=VALUE, or audit "
+        "FILE.py:NAME where a VALUE is not a literal",
+        f"If it is a step: dtypeguard audit {shlex.quote(target)} --inputs {inputs}",
+    )
+    # A step needs arguments, and nothing runs without them.
+    with as_usage_error(f"{target} cannot be called", *advice):
+        opt = factory(**settings)
     # A number or a module is most often a name that is written wrongly.
     if not is_transformation(opt):
-        text = f"{target} gives {opt!r}, which is not an optimizer. {right('audit')}"
-        raise UsageError(text)
+        raise UsageError(
+            f"{target} gives {opt!r}, which is not an optimizer. {right('audit')}"
+        )
     return opt
 
 
@@ -126,11 +117,9 @@ def _audit_step_of(options: argparse.Namespace) -> AuditReport:
             call.function, call.args, call.kwargs, options.carry, options.returned
         )
         try:
-            carried = step_call.call()
-            if not any(tree.arrays for tree in carried.carried):
+            if not any(tree.arrays for tree in step_call.call().carried):
                 raise ValueError(
-                    f"{call.target} carries {', '.join(carried.names)}, in which there is "
-                    "no array: nothing would be checked."
+                    f"{call.target} carries no array: nothing would be checked."
                 )
             report = examine(step_call, x64=None)
         except (TypeError, ValueError) as error:
@@ -144,6 +133,7 @@ def _audit_step_of(options: argparse.Namespace) -> AuditReport:
     # A wrapper may add arguments: only a call that failed tells that they do not fit.
     misfit = call.misfit()
     if misfit and report.error and report.error.is_of_call:
-        text = f"{call.inputs} does not give what {call.target} takes: {misfit}. {FORM}"
-        raise UsageError(text)
+        raise UsageError(
+            f"{call.inputs} does not give what {call.target} takes: {misfit}. {FORM}"
+        )
     return dataclasses.replace(report, name=call.target.rpartition(":")[2])

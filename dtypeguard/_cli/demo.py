@@ -43,7 +43,8 @@ _PLACE = re.compile(r"\S+\.py:\d+(?: \(in \S+\))?(?:(?: {2}|: ).*)?")
 _KEEPS_TYPES = "runs, and gives back the types it was given"
 _WIDTH = 100
 _FURTHER = f"""
-Each is a file in {FOLDER}
+Ten programs, run with optax {optax.__version__} and jax {jax.__version__}: as they are, and
+with one call added. Each is a file in {FOLDER}
   dtypeguard demo prodigy             shows it in full, with what is reported
 For your own files:
   dtypeguard run train.py             an error about types names your lines
@@ -97,13 +98,7 @@ def demo_command(options: argparse.Namespace, stdout: TextIO) -> int:
         raise UsageError(f"no scene is called {options.name!r}. {right('demo')}")
     names = SCENES
     shown = _in_short
-    if options.name is None:
-        releases = f"optax {optax.__version__}, jax {jax.__version__}"
-        title = (
-            f"Ten programs, run here ({releases}): as they are, and with one call added."
-        )
-        print_text(title, stdout)
-    else:
+    if options.name is not None:
         names = (options.name,)
         shown = _in_full
     status = 0
@@ -121,16 +116,15 @@ def demo_command(options: argparse.Namespace, stdout: TextIO) -> int:
 
 def _in_short(name: str, scene: Any, bare: Played, guarded: Played) -> str:
     """Returns a scene in a few lines."""
-    file = f"{name}.py"
     title = (scene.__doc__ or "").partition("\n")[0].rstrip(".")
     lines = [
         "",
-        f"{SCENES.index(name) + 1:2}  {title:<{_WIDTH - 5 - len(file)}} {file}",
+        f"{SCENES.index(name) + 1:2}  {title}  {name}.py",
         f"    as is {bare.sentence}",
     ]
     place = _PLACE.search(_FOLDERS_OF_SCENES.sub("", bare.report.partition("\n")[2]))
     if place is not None:
-        lines.append(f"    line  {re.sub(' {2,}', '  ', place[0])}")
+        lines.append(f"    line  {place[0]}")
     verdict = "FAILED: " if guarded.is_error else ""
     lines.append(f"    with  {scene.CALL}: {verdict}{guarded.sentence}")
     return "\n".join(map(_cut, lines))

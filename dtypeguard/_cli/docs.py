@@ -23,14 +23,22 @@ ROOT_PAGES = {
 # Of notebooks, and of arrays that pages load.
 _FILE_SUFFIXES = ".ipynb", ".npz"
 _STEM = 7  # characters of a word that is looked for
-# By page, the names of those that it has taken in: links from outside hold them.
+# The pages that others have taken in, by their own names: links from outside hold them.
 MERGED_PAGES = {
-    "contract": ("stability", "limits", "releases"),
-    "corrected-optimizers": ("migrating", "accumulate"),
-    "libraries": ("devices", "notebooks"),
-    "faq": ("glossary",),
-    "messages": ("why-dtypes-drift", "lbfgs"),
-    "precision": ("stalled-updates", "not-finite", "too-wide", "products"),
+    "stability": "contract",
+    "limits": "contract",
+    "releases": "contract",
+    "migrating": "corrected-optimizers",
+    "accumulate": "corrected-optimizers",
+    "devices": "libraries",
+    "notebooks": "libraries",
+    "glossary": "faq",
+    "why-dtypes-drift": "messages",
+    "lbfgs": "messages",
+    "stalled-updates": "precision",
+    "not-finite": "precision",
+    "too-wide": "precision",
+    "products": "precision",
 }
 
 
@@ -43,9 +51,7 @@ def docs_command(arguments: argparse.Namespace, stdout: TextIO) -> int:
         return 0
     # As a link in a page has it: `docs/explain.md`.
     name = arguments.name.rpartition("/")[2].removesuffix(".md")
-    for page, names in MERGED_PAGES.items():
-        if name in names:
-            name = page
+    name = MERGED_PAGES.get(name, name)
     if name not in paths:
         lines = [f"Pages with {name!r}, those with most of it first:"]
         lines += _rows(paths, _pages_with(name, paths))
@@ -106,6 +112,5 @@ def _documented(name: re.Match[str]) -> str:
     public: Any = pydoc.locate(name[1])
     documented = f"### {name[1]}\n\n"
     if not isinstance(public, type) or not issubclass(public, Exception):
-        last = name[1].rpartition(".")[2]
-        documented += f"```python\n{last}{inspect.signature(public)}\n```\n\n"
+        documented += f"```python\n{public.__name__}{inspect.signature(public)}\n```\n\n"
     return f"{documented}{inspect.getdoc(public)}"

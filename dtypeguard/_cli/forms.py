@@ -7,14 +7,13 @@ import argparse
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from .._explain.unfiltered import printed
-from .._leaves.table import shown_fields
+from .._precision.rows import plain
 from .._source.files import is_installed
 from .._source.origin import Origin
-from .options import UsageError
 from .output import print_text, write_file
 
 # As a file the last two are standard error: all but the report goes there.
@@ -53,27 +52,20 @@ def deliver(result: CommandResult, options: argparse.Namespace, stdout: TextIO) 
     print_text(result.text.rstrip(), stdout)
     if form == "github":
         level = "warning" if result.is_ok else "error"
-        for line in annotations(result.text, level, origins_in(result.record)):
+        for line in annotations(result.text, level, result.record):
             print_text(line, stdout)
     return status
 
 
 def as_json(data: Any) -> str:
-    """Returns data as JSON, dataclasses by their fields."""
-    return json.dumps(data, indent=1, default=shown_fields)
-
-
-def check_files(*names: str | None) -> None:
-    """Refuses a file in no folder before long work, not after it."""
-    for name in names:
-        if not os.path.isdir(os.path.dirname(os.path.abspath(name or ""))):
-            raise UsageError(f"{name!r} cannot be written: there is no such folder")
+    """Returns data as JSON, records by their fields."""
+    return json.dumps(plain(data), indent=1)
 
 
 # GitHub ----------------------------------------------------------------------------------
 
 
-def annotations(text: str, level: str, origins: Iterable[Origin]) -> Iterator[str]:
+def annotations(text: str, level: str, record: object) -> Iterator[str]:
     """Yields the commands with which GitHub shows a report beside lines of source.
 
     All of the report stands at the first of the user's lines, its headline at the others.
@@ -82,14 +74,14 @@ def annotations(text: str, level: str, origins: Iterable[Origin]) -> Iterator[st
     Args:
         text: the report.
         level: "error" or "warning".
-        origins: the lines.
+        record: what has the lines in its fields.
 
     References:
         GitHub Docs, "Workflow commands for GitHub Actions",
         https://docs.github.com/actions/reference/workflow-commands-for-github-actions
     """
     lines = {}
-    for origin in origins:
+    for origin in _origins_in(record):
         # A package's lines are in no pull request.
         if not is_installed(origin.users.file):
             lines[str(origin.users)] = origin.users
@@ -104,17 +96,17 @@ def annotations(text: str, level: str, origins: Iterable[Origin]) -> Iterator[st
         message = headline
 
 
-def origins_in(record: object) -> Iterator[Origin]:
+def _origins_in(record: object) -> Iterator[Origin]:
     """Yields the lines of source in the fields of a record, in their order."""
     if isinstance(record, Origin):
         yield record
     # Named tuples among them: `error.dtypeguard_rows` has lines in their fields.
     elif isinstance(record, (list, tuple)):
         for item in record:
-            yield from origins_in(item)
+            yield from _origins_in(item)
     elif dataclasses.is_dataclass(record):
         for field in dataclasses.fields(record):
-            yield from origins_in(getattr(record, field.name))
+            yield from _origins_in(getattr(record, field.name))
 
 
 def _path_in_repository(file: str) -> str:
@@ -142,9 +134,11 @@ class ErrorNote:
     leaves: Sequence[Any]
 
 
-def notes_on(error: BaseException) -> list[ErrorNote]:
+def notes_on(error: BaseException | None) -> list[ErrorNote]:
     """Returns the notes of dtypeguard on an error and on its causes."""
     notes = []
+    if error is None:
+        return notes
     for part in printed(error):
         leaves = getattr(part, "dtypeguard_rows", ())
         for text in map(str, getattr(part, "__notes__", ())):
@@ -157,11 +151,9 @@ def json_of_run(error: BaseException | None, lines: Sequence[str]) -> str:
     """Returns the error that ended a run, and what was compiled again, for programs."""
     data: dict[str, Any] = {"error": None, "compiled_again": list(lines)}
     if error is not None:
-        note = (notes_on(error) or [ErrorNote("", ())])[0]
         data["error"] = {
             "type": type(error).__name__,
             "message": str(error),
-            "note": note.text,
-            "leaves": [leaf._asdict() for leaf in note.leaves],
+            "notes": notes_on(error),
         }
     return as_json(data)

@@ -12,7 +12,7 @@ from .._lock.check import Locked, compared, data_of_cause
 from .._lock.lock_file import LockError, lock_text
 from .._lock.step import lock_of
 from .._recording.monitored import RECORD
-from .forms import CommandResult, as_json, check_files, deliver
+from .forms import CommandResult, as_json, deliver
 from .options import UsageError
 from .output import print_text, write_file
 from .targets import Reader
@@ -20,7 +20,6 @@ from .targets import Reader
 
 def lock_command(options: argparse.Namespace, stdout: TextIO) -> int:
     """Prints, writes, checks or updates a lock."""
-    check_files(options.json, options.out, options.update)
     path = options.out or options.check or options.update
     # A lock that is there may be another step's, or tell of a change.
     if options.out and os.path.exists(options.out):
@@ -32,27 +31,22 @@ def lock_command(options: argparse.Namespace, stdout: TextIO) -> int:
         call = Reader(options).call()
         with call.running(LockError, PlanError):
             step = lock_of(call.function, call.args, call.kwargs, path)
+            locked = None
             # A missing file is an error of `--check`.
-            is_compared = options.check or (path and os.path.exists(path))
-            locked = compared(step, path) if is_compared else None
-    if options.check:
-        assert locked is not None  # `--check` has compared it above
+            if options.check or (path and os.path.exists(path)):
+                locked = compared(step, path)
+    if options.check and locked is not None:
         result = _check_result(locked, _command_to_update(options, path))
         return deliver(result, options, stdout)
     text = lock_text(step.lock)
     if not path:  # a lock is TOML, and so are its data
         result = CommandResult(text, None, as_json(tomllib.loads(text)), is_ok=True)
         return deliver(result, options, stdout)
-    if locked is None:
-        change = "written"
-    elif locked.holds:
-        change = "up to date"
-    else:
-        change = "updated"
+    if locked is not None and not locked.holds:
         # Before it is overwritten: afterwards nothing tells what changed.
         print_text(locked.report(), stdout)
     write_file(path, text)
-    print_text(f"{path} is {change}.", stdout)
+    print_text(f"{path} is written.", stdout)
     return 0
 
 

@@ -4,7 +4,6 @@ Each command imports what it needs: the script of `run` is the first to import J
 """
 
 import argparse
-import contextlib
 import importlib
 import importlib.metadata
 import os
@@ -16,7 +15,6 @@ from .options import UsageError, parse
 from .output import report_stream, to_reader
 
 USAGE = 2
-_RunCommand = Callable[[argparse.Namespace, TextIO], int]
 
 
 def console() -> int:
@@ -49,13 +47,13 @@ def main(argv: Sequence[str] | None = None, owns_process: bool = False) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     command = words[0] if words else ""
     try:
-        if command in ("run", "audit", "precision", "lock", "demo"):
-            _check_jax()
         try:
             options = parse(words)
         except SystemExit:  # argparse has printed the help or the version
             return 0
         # A page of the documentation is printed without JAX, in a tenth of the time.
+        if options.command != "docs":
+            _check_jax()
         module = importlib.import_module(f".{options.command}", __package__)
         run = getattr(module, f"{options.command}_command")
         if command == "run":
@@ -76,7 +74,11 @@ def _check_jax() -> None:
         raise UsageError(f"needs JAX 0.8 or later, and this is {version}: {advice}.")
 
 
-def _run_command(run: _RunCommand, options: argparse.Namespace, stdout: TextIO) -> int:
+def _run_command(
+    run: Callable[[argparse.Namespace, TextIO], int],
+    options: argparse.Namespace,
+    stdout: TextIO,
+) -> int:
     """Runs a command other than `run`, whatever a target does to end the process."""
     exit_at_once = os._exit
     # Nothing catches it, and a check that was not made would end with 0.
@@ -106,9 +108,6 @@ def _replace_exit(end: Callable[[int], NoReturn]) -> None:
     def exit_instead(status: int) -> NoReturn:
         if os.getpid() != process:
             exit_at_once(status)
-        for stream in (sys.stdout, sys.stderr):  # a pipe may hold some of it
-            with contextlib.suppress(Exception):
-                stream.flush()
         end(status)
 
     os._exit = exit_instead

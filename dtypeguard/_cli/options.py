@@ -31,7 +31,7 @@ def _literal(text: str) -> object:
 
 def _parse_setting(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
+    if not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not name=value")
     # Other languages write them so, and a string in their place would count as true.
     if value in ("true", "false", "none"):
@@ -79,6 +79,13 @@ def _number_from_zero(text: str) -> float:
 
 def _seconds(text: str) -> float | None:
     return None if text.lower() == "none" else _number_from_zero(text)
+
+
+def _new_file(name: str) -> str:
+    """Returns the name of a file; refuses one in no folder before long work, not after."""
+    if not os.path.isdir(os.path.dirname(os.path.abspath(name))):
+        raise argparse.ArgumentTypeError(f"{name!r} cannot be written: no such folder")
+    return name
 
 
 def _parse_places(text: str) -> object:
@@ -203,7 +210,9 @@ def _add_lock(parser: argparse.ArgumentParser) -> None:
     _add_target(parser, needs_inputs=True)
     _add_json(parser)
     _add_files(parser).add_argument(
-        "--update", help="write the lock in this file anew and print what changed"
+        "--update",
+        type=_new_file,
+        help="write the lock in this file anew and print what changed",
     )
 
 
@@ -235,7 +244,11 @@ def _add_target(parser: argparse.ArgumentParser, needs_inputs: bool = False) -> 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--json", nargs="?", const="-", help="as json: to this file, or printed"
+        "--json",
+        nargs="?",
+        const="-",
+        type=_new_file,
+        help="as json: to this file, or printed",
     )
     _add_format(parser)
 
@@ -262,6 +275,7 @@ def _add_files(parser: argparse.ArgumentParser) -> Any:
     files = parser.add_mutually_exclusive_group()
     files.add_argument(
         "--out",
+        type=_new_file,
         help="write a plan or a lock to this file (default: print what was found)",
     )
     files.add_argument("--check", help="exit 1 if the target is not as this file says")
@@ -363,14 +377,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         return parser().parse_args(words)
     except UsageError as error:
         command = words[0] if words else ""
-        if command.endswith(".py"):
-            advice = f"Did you mean dtypeguard run {command}?"
-        else:
-            advice = right(command)
-        raise UsageError(f"{error}. {advice}") from None
+        raise UsageError(f"{error}. {right(command)}") from None
 
 
 def right(command: str) -> str:
     """Returns the sentence with which an error of a command ends."""
-    # Whoever writes no command, or none that there is, most likely wants an audit.
-    return f"Write for example: {COMMANDS.get(command, COMMANDS['audit']).example}"
+    # Whoever writes a file where a command stands most likely wants to run it.
+    return f"Write for example: {COMMANDS.get(command, COMMANDS['run']).example}"

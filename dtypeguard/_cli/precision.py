@@ -15,7 +15,7 @@ from .._precision.planned import PlannedInputs
 from .._precision.prepared import Show, status
 from .._precision.rows import plain
 from .._recording.monitored import RECORD
-from .forms import CommandResult, as_json, check_files, deliver
+from .forms import CommandResult, as_json, deliver
 from .options import UsageError
 from .targets import NamedCall, Reader, as_usage_error
 
@@ -29,7 +29,6 @@ def precision_command(options: argparse.Namespace, stdout: TextIO) -> int:
         raise UsageError(
             f"--narrow is for a search: {options.check} says what is narrow. Leave it out"
         )
-    check_files(options.json, options.out)
     with RECORD, status() as show, add_x64(options.x64):
         reader = Reader(options)
         call = reader.call()
@@ -115,8 +114,7 @@ def _reference(name: str | None, reader: Reader) -> PyTree:
     """Returns the arrays of a file by path, or what a module has under a name."""
     if name is None:
         return None
-    # On Windows a path has a colon too.
-    if ":" in name and not name.endswith(".npz"):
+    if not name.endswith(".npz"):
         return reader.load(name, "Write for example: --reference FILE.py:f")
     advice = (
         "Write the file with numpy.savez, with the path of each output as its key: "

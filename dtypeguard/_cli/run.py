@@ -24,25 +24,23 @@ _OUR_FOLDER = os.path.dirname(__file__) + os.sep
 
 
 class ScriptWatch:
-    """A context in which JAX keeps its frames; compilations and arrays are recorded.
+    """Has JAX keep its frames, and records compilations and arrays, until it is closed.
 
     As a finder of modules it sees JAX import its own files, and finds none of them.
     """
 
     compilations: Any = None  # from the first one on
+    error: BaseException | None = None  # that ended the script
 
     def __init__(self) -> None:
         self._recording = contextlib.ExitStack()
-        self._is_open = False
-
-    def __enter__(self) -> "ScriptWatch":
         self._is_open = True
         # In front of the others: the first that answers ends the search.
         sys.meta_path.insert(0, self)
         self._start()
-        return self
 
-    def __exit__(self, *exception: object) -> None:
+    def close(self) -> None:
+        """Ends the record."""
         self._is_open = False  # before JAX 0.9 no listener can be taken away
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -85,14 +83,7 @@ def run_command(options: argparse.Namespace) -> int:
     """Runs the named script with the arguments after its name."""
     if not options.script:
         raise UsageError("no script is named. Write for example: dtypeguard run train.py")
-    watching = contextlib.ExitStack()
-    watch = watching.enter_context(ScriptWatch())
-    errors: list[BaseException] = []  # the one that ended the script
-
-    def end() -> None:
-        watching.close()
-        _print_findings(options, watch, errors[0] if errors else None)
-
+    watch = ScriptWatch()
     # In place: a library may have kept the list.
     sys.argv[:] = options.script
     try:
@@ -104,18 +95,18 @@ def run_command(options: argparse.Namespace) -> int:
         raise
     except BaseException as error:
         _add_notes(error, options)
-        errors.append(error)
+        watch.error = error
         sys.excepthook(type(error), error, error.__traceback__)
         if isinstance(error, KeyboardInterrupt):
             sys.excepthook = _show_nothing  # it is printed already
             raise  # so that Python ends by the signal
         return 1
     finally:
-        threads = set(threading.enumerate()) - {threading.current_thread()}
-        if any(not thread.daemon for thread in threads):
-            atexit.register(end)  # Python waits for them first
+        threads = [thread for thread in threading.enumerate() if not thread.daemon]
+        if len(threads) > 1:  # this one, and others for which Python waits first
+            atexit.register(_print_findings, options, watch)
         else:
-            end()
+            _print_findings(options, watch)
     return 0
 
 
@@ -123,10 +114,9 @@ def _show_nothing(*exception: object) -> None:
     pass
 
 
-def _print_findings(
-    options: argparse.Namespace, watch: ScriptWatch, error: BaseException | None
-) -> None:
+def _print_findings(options: argparse.Namespace, watch: ScriptWatch) -> None:
     """Prints what was compiled again, and all that was found in the form asked for."""
+    watch.close()
     functions = watch.compilations.functions() if watch.compilations else []
     lines = []
     for function in functions:
@@ -136,22 +126,21 @@ def _print_findings(
     if options.format == "json":
         from .forms import json_of_run
 
-        print_text(json_of_run(error, lines), sys.stdout)
+        print_text(json_of_run(watch.error, lines), sys.stdout)
         return
     if lines:
         print(*lines, sep="\n", file=sys.stderr)
     if options.format == "github":
-        from .forms import annotations, notes_on, origins_in
+        from .forms import annotations, notes_on
 
-        reports = []
-        if error is not None:
-            reports += [(note.text, "error", note.leaves) for note in notes_on(error)]
+        commands = []
+        for note in notes_on(watch.error):
+            commands += annotations(note.text, "error", note.leaves)
         if lines:
             origins = [function.origins for function in functions]
-            reports.append(("\n".join(lines), "warning", origins))
-        for text, level, record in reports:
-            commands = annotations(text, level, origins_in(record))
-            print(*commands, sep="\n", file=sys.stderr)
+            commands += annotations("\n".join(lines), "warning", origins)
+        for command in commands:
+            print(command, file=sys.stderr)
 
 
 def _add_notes(error: BaseException, options: argparse.Namespace) -> None:

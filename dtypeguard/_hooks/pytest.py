@@ -37,9 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="record the lines that make arrays (from Python 3.12 on), so that notes on "
         f"errors name them; in every run with {_RECORD_SETTING} = true",
     )
-    parser.addini(
-        _RECORD_SETTING, type="bool", default=False, help=f"as with {_RECORD_OPTION}"
-    )
+    parser.addini(_RECORD_SETTING, type="bool", help=f"as with {_RECORD_OPTION}")
 
 
 def pytest_configure(config: pytest.Config) -> None:

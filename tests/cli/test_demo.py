@@ -21,7 +21,7 @@ BARE = {
         "1 leaf of the carry of scan",
         f"failing_scan.py:{12 if RECORDED else 13}",
     ),
-    "compiles_again": ("compiled 2 times in 3 calls", "compiles_again.py"),
+    "compiles_again": ("compilations in 3 calls: 2", "compiles_again.py"),
     "stalled_loss": ("loss from 1 to 1 in 2000 steps", "stalled_loss.py"),
     "as_on_a_tpu": ("% off", "as_on_a_tpu.py:16"),
     "lost_cast": ("not as locked in step.lock", "lost_cast.py:18"),

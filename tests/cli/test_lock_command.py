@@ -25,7 +25,7 @@ def test_it_prints_writes_checks_and_updates(folder, command):
     assert written == printed
     assert command(f"{STEP} --check step.lock")[0] == 0
     code, out, _ = command(f"{STEP} --update step.lock")
-    assert (code, out) == (0, "step.lock is up to date.\n")
+    assert (code, out) == (0, "step.lock is written.\n")
     code, _, err = command(f"{STEP} --out step.lock")
     assert (code, "To write it anew, use --update" in err) == (2, True)
     (folder / "mine.py").write_text(SCRIPT.replace("h = x.astype(F32)", "h = x"))

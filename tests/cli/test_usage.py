@@ -82,9 +82,9 @@ import dtypeguard
 planned = dtypeguard.autocast(loss, {"mine.py:lost": "float32"})
 """
 WRONG = """
- | required: command. Write for example: dtypeguard audit optax:adam
+ | required: command. Write for example: dtypeguard run train.py
 sweeep | invalid choice: 'sweeep'
-train.py | Did you mean dtypeguard run train.py?
+train.py | Write for example: dtypeguard run train.py
 demo prodigi | Write for example: dtypeguard demo prodigy
 docs no_such_page | no page 'no_such_page'. To list them: dtypeguard docs
 run no_such_script.py | can't open file 'no_such_script.py': No such file
@@ -103,12 +103,12 @@ audit :takes_some --set nesterov=1 --set rate=1 | assert nesterov is None It tak
 audit :step | it is a step: dtypeguard audit mine.py:step --inputs mine.py:inputs
 audit optax:sgd --set 1 | '1' is not name=value
 audit optax:sgd --set rate=1 | It takes learning_rate, momentum, nesterov,
-audit :opt --set rate=1 | is an optimizer already and takes no --set
+audit :opt --set rate=1 | is an optimizer and takes no --set
 audit optax:sgd --params f99 | 'f99' is not a dtype. Write for example
 audit optax:sgd --params= | '' is not a dtype
 audit optax:sgd --grads int32 | int32 is not floating or complex
 audit optax:constant_schedule --set value=1 | which is not an optimizer
-audit optax:__version__ | which is not an optimizer
+audit optax:__version__ | object is not callable
 audit :fails.step | mine.py:fails.step cannot be read: ValueError: no such
 audit :three.step | mine.py:three.step cannot be read: AttributeError
 audit optax:adam --json no/such/a.json | 'no/such/a.json' cannot be written
@@ -139,7 +139,7 @@ audit :step --inputs :few | mine.py:step takes: missing a required argument: 'x'
 audit :step --inputs :many | mine.py:many does not give what mine.py:step takes: too many
 audit :step --inputs :misnamed | missing a required argument: 'x'. Let --inputs name
 audit :mapped --inputs :inputs | mine.py:inputs does not give what mine.py:mapped takes
-audit :step --inputs :static | step carries c, in which there is no array: nothing would be
+audit :step --inputs :static | mine.py:step carries no array: nothing would be
 audit :step --inputs :none | mine.py:none gives no array: nothing would be checked. Let
 precision :loss --inputs :empty | gives no array: nothing would be checked. Let --inputs
 lock :step --inputs :no_array | mine.py:no_array gives no array: nothing would be checked.

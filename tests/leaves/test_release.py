@@ -40,7 +40,7 @@ def test_what_needs_a_newer_jax_says_so(name):
 @pytest.mark.usefixtures("_old")
 @pytest.mark.parametrize("command", ["run", "audit", "precision", "lock"])
 def test_a_command_as_well(command, capsys):
-    assert main([command, "train.py"]) == 2
+    assert main([command, "train.py", "--inputs=train.py:inputs"]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert told == f"dtypeguard {command}: {NEEDS}"
 

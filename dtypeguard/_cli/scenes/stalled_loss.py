@@ -22,18 +22,19 @@ def run(has_call):
         opt = dtypeguard.guard(opt, policy=POLICY)
     params = jnp.ones(64, jnp.bfloat16)
 
-    def step(params, state, key):
+    def step(carry, key):
+        params, state = carry
         updates, state = opt.update(jax.grad(loss)(params), state, params)
         if has_call:
-            return dtypeguard.apply_updates(params, updates, key=key), state
-        return optax.apply_updates(params, updates), state
+            return (dtypeguard.apply_updates(params, updates, key=key), state), None
+        return (optax.apply_updates(params, updates), state), None
 
     first = params, opt.init(params)
     keys = jax.random.split(jax.random.key(0), 2000)
-    (params, _), _ = jax.lax.scan(lambda c, key: (step(*c, key), None), first, keys)
+    (params, _), _ = jax.lax.scan(step, first, keys)
     after = float(loss(params))
     text = f"loss from 1 to {after:.2g} in {len(keys)} steps"
     if has_call:
         assert after < 0.1, text
         return text
-    return f"{text}\n{dtypeguard.audit_precision(step, *first, keys[0])}"
+    return f"{text}\n{dtypeguard.audit_precision(step, first, keys[0])}"

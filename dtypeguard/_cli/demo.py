@@ -97,16 +97,16 @@ def demo_command(options: argparse.Namespace, stdout: TextIO) -> int:
     if options.name not in (None, *SCENES):
         raise UsageError(f"no scene is called {options.name!r}. {right('demo')}")
     names = SCENES
-    shown = _in_short
+    describe = _in_short
     if options.name is not None:
         names = (options.name,)
-        shown = _in_full
+        describe = _in_full
     status = 0
     # A scene says itself what a warning would say.
     with warnings_ignored():
         for name in names:
             scene, bare, guarded = play(name)
-            print_text(shown(name, scene, bare, guarded), stdout)
+            print_text(describe(name, scene, bare, guarded), stdout)
             if guarded.is_error:
                 status = 1
     if options.name is None:

@@ -50,7 +50,7 @@ def docs_command(arguments: argparse.Namespace, stdout: TextIO) -> int:
         print_text("\n".join(lines), stdout)
         return 0
     # As a link in a page has it: `docs/explain.md`.
-    name = arguments.name.rpartition("/")[2].removesuffix(".md")
+    name: str = arguments.name.rpartition("/")[2].removesuffix(".md")
     name = MERGED_PAGES.get(name, name)
     if name not in paths:
         lines = [f"Pages with {name!r}, those with most of it first:"]

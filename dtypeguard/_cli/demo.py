@@ -43,8 +43,8 @@ _PLACE = re.compile(r"\S+\.py:\d+(?: \(in \S+\))?(?:(?: {2}|: ).*)?")
 _KEEPS_TYPES = "runs, and gives back the types it was given"
 _WIDTH = 100
 _FURTHER = f"""
-Ten programs, as they are and with one call added.
-Run with optax {optax.__version__} and jax {jax.__version__}; each is a file in {FOLDER}
+With optax {optax.__version__} and jax {jax.__version__}, as is and with one call added.
+Each is a file in {FOLDER}
   dtypeguard demo prodigy             shows it in full, with what is reported
 For your own files:
   dtypeguard run train.py             an error about types names your lines

@@ -6,6 +6,7 @@ agree afterwards is tried, and not reasoned about.
 """
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 
@@ -21,7 +22,15 @@ from .._source.files import is_installed, line_text, package, short_path
 from .._source.origin import Frame, Why, frame_of, is_update
 from .._tracebacks.sites import Site
 from .derivatives import differentiated
-from .finding import Finding, RefusedCall, RefusedLeaf, SharedArrays, users_line, width
+from .finding import (
+    NO_ARGUMENT,
+    Finding,
+    RefusedCall,
+    RefusedLeaf,
+    SharedArrays,
+    users_line,
+    width,
+)
 from .frames import ControlFlow
 from .remedies import (
     NAMES,
@@ -31,7 +40,6 @@ from .remedies import (
     give_number,
     guard_body,
     guard_optimizer,
-    keep,
     leave_out_of_grad,
     own_arrays,
 )
@@ -80,24 +88,16 @@ def _first_two(candidates: Iterable[Candidate], is_checked: bool = False) -> Adv
 
 def _is_of_optimizer(finding: Finding, sites: Sequence[Site]) -> bool:
     """Returns whether an Optax optimizer made the call, or has all the lines."""
-    frames = []
-    for site in reversed(sites):
-        if not is_installed(site.file):
-            break  # the user's own function, which the optimizer may have called
-        frames.append(frame_of(site.frame))
-    if is_update(frames):
+    # Up to the user's own function, which the optimizer may have called.
+    inside_out = reversed(sites)
+    installed = itertools.takewhile(lambda site: is_installed(site.file), inside_out)
+    if is_update(frame_of(site.frame) for site in installed):
         return True
     if isinstance(finding.cause, RefusedCall):
         return False
-    is_of_optimizer = False
-    for leaf in finding.leaves:
-        # What a branch passes on was not made by its optimizer.
-        if leaf.why.origin is None or leaf.passed_on:
-            continue
-        if not leaf.is_of_optimizer:
-            return False
-        is_of_optimizer = True
-    return is_of_optimizer
+    # What a branch passes on was not made by its optimizer.
+    changed = [leaf for leaf in finding.leaves if leaf.why.origin and not leaf.passed_on]
+    return {leaf.is_of_optimizer for leaf in changed} == {True}
 
 
 # Loops
@@ -105,16 +105,9 @@ def _is_of_optimizer(finding: Finding, sites: Sequence[Site]) -> bool:
 
 def _first_that_agree(loop: ControlFlow, leaves: Leaves, is_of_optimizer: bool) -> Advice:
     """Returns the first two candidates with which the types agree, or may agree."""
-    if is_of_optimizer:
-        # To begin wider takes more memory. But an average may not move in 16 bits.
-        candidates = [[guard_optimizer(leaves)]]
-        if all(leaf.widens for leaf in leaves):
-            candidates.append([_begin(leaf, loop) for leaf in leaves])
-    else:
-        candidates = _candidates_for_loop(loop, leaves)
     possible = []
     is_checked = False
-    for candidate in candidates:
+    for candidate in _candidates_for_loop(loop, leaves, is_of_optimizer):
         drifts = _drifts_of_widened(loop, leaves, candidate)
         if drifts:
             continue
@@ -133,37 +126,44 @@ def _drifts_of_widened(
     """
     body = loop.bodies["body"]
     changed = {leaf.place for leaf in leaves}
-    drifts = drifts_with(body, candidate)
-    while drifts:
+    widened = candidate
+    drifts: dict[int, Leaf] | None = {}
+    while widened:
+        drifts = drifts_with(body, candidate)
         widened = []
-        for place, after in drifts.items():
+        for place, after in (drifts or {}).items():
             first = loop.first[place]
             path = loop.path(body.name + body.carried.paths[place])
             leaf = RefusedLeaf(path, (first, after), Why(begun=of_leaf(first)), place)
             if place not in changed and leaf.widens:
                 widened.append(_begin(leaf, loop))
                 changed.add(place)
-        if not widened:
-            break
         candidate += widened
-        drifts = drifts_with(body, candidate)
     return drifts
 
 
-def _candidates_for_loop(loop: ControlFlow, leaves: Leaves) -> list[Candidate]:
-    function = _users_function(leaves)
+def _candidates_for_loop(
+    loop: ControlFlow, leaves: Leaves, is_of_optimizer: bool
+) -> list[Candidate]:
     begins = [_begin(leaf, loop) for leaf in leaves]
+    if is_of_optimizer:
+        wrap = [guard_optimizer(leaves)]
+        # To begin wider takes more memory. But an average may not move in 16 bits.
+        widens = all(leaf.widens for leaf in leaves)
+        return [wrap, begins] if widens else [wrap]
+    function = _users_function(leaves)
     if loop.is_of_jax or (is_installed(loop.file) and function is None):
         # Nobody edits its body: a leaf can only begin otherwise, where it begins.
-        if all(users_line(leaf.why.begun) for leaf in leaves):
-            return [begins]
-        return []
+        is_known = all(users_line(leaf.why.begun) for leaf in leaves)
+        return [begins] if is_known else []
     changes = []
     for leaf, begin in zip(leaves, begins):
         if leaf.is_of_optimizer:
             continue  # no line of the user is wrong
-        is_cast = leaf.is_odd_after or not leaf.widens
-        changes.append(_cast_back(leaf) if is_cast else begin)
+        before = leaf.dtypes[0]
+        if leaf.is_odd_after or not leaf.widens:
+            begin = cast(leaf, leaf.made_at, before, f"cast {NAMES} back to {before}")
+        changes.append(begin)
     guard = _guard_remedy(loop, leaves, function)
     if guard is None or not all(leaf.is_castable for leaf in leaves):
         return [changes]  # no guard casts a shape or a kind back
@@ -180,14 +180,6 @@ def _begin(leaf: RefusedLeaf, loop: ControlFlow) -> Remedy:
     return begin_as(leaf, line, leaf.dtype)
 
 
-def _cast_back(leaf: RefusedLeaf) -> Remedy:
-    before = leaf.dtypes[0]
-    line = users_line(leaf.why.origin)
-    if leaf.is_narrower_than(before):
-        return keep(leaf, line, before)
-    return cast(leaf, line, before, f"cast {NAMES} back to {before}")
-
-
 def _guard_remedy(
     loop: ControlFlow, leaves: Leaves, function: Frame | None
 ) -> Remedy | None:
@@ -198,12 +190,12 @@ def _guard_remedy(
         leaves: those that it refuses.
         function: the user's function in the body of a package.
     """
-    if not is_installed(loop.file):
+    library = package(loop.file)
+    if not library:
         code = loop.bodies["body"].code
         name = code.co_name if code else "body"
         line = users_line(loop.line)
         return guard_body(leaves, line, "the body", name, loop.kind.carry)
-    library = package(loop.file)
     if function is None or library in STATEFUL:
         return None
     name = function.function.rpartition("<locals>.")[2]
@@ -226,46 +218,41 @@ def _users_function(leaves: Leaves) -> Frame | None:
 
 
 def _for_branches(leaves: Leaves) -> Advice:
-    if not any(users_line(leaf.why.origin) for leaf in leaves):
-        return Advice([], [])  # the branches of a package
     first: Candidate = []
     second: Candidate = []
+    if not any(leaf.made_at for leaf in leaves):
+        return Advice(first, second)  # the branches of a package
     for results in grouped(leaves, lambda leaf: leaf.path):
-        advice = _first_two(_candidates_for_result(results))
-        first += advice.first
-        second += advice.second
+        remedies = []
+        for dtype in _dtypes_to_meet_in(results):
+            remedies += _return_as(results, dtype)
+        first += remedies[:1]
+        second += remedies[1:2]
     return Advice(first, second)
 
 
-def _candidates_for_result(results: Leaves) -> list[Candidate]:
-    """Returns what to write for a result that branches return in different dtypes."""
-    # A number of Python's gives way to an array.
-    arrays = [leaf for leaf in results if not is_weak(leaf.values[-1])]
-    dtypes = {leaf.dtype for leaf in arrays or results}
-    candidates = []
-    for dtype in _of_highest_kind(dtypes, [leaf.dtype for leaf in results]):
-        changed = [leaf for leaf in results if leaf.dtype != dtype]
-        if not changed:
-            continue  # their shapes differ
-        # What a branch passes on was made elsewhere, which is no line to cast it on.
-        is_on_one_line = len(changed) == 1 and not changed[0].passed_on
-        line = users_line(changed[0].why.origin) if is_on_one_line else ""
-        if changed[0].why.is_promoted and changed[0].is_narrower_than(dtype):
-            remedy = keep(changed[0], line, dtype)
-        else:
-            branches = " and ".join(leaf.branch for leaf in changed)
-            write = f"let {branches} return {NAMES} as {dtype}"
-            remedy = cast(changed[0], line, dtype, write)
-        candidates.append([remedy])
-    return candidates
+def _return_as(results: Leaves, dtype: DType) -> Candidate:
+    """Returns what to write for a result that all branches are to return in a dtype."""
+    changed = [leaf for leaf in results if leaf.dtype != dtype]
+    if not changed:
+        return []  # their shapes differ
+    leaf = changed[0]
+    branches = " and ".join(leaf.branch for leaf in changed)
+    # What a branch passes on was made elsewhere, which is no line to cast it on.
+    is_on_one_line = len(changed) == 1 and not leaf.passed_on
+    line = leaf.made_at if is_on_one_line else ""
+    return [cast(leaf, line, dtype, f"let {branches} return {NAMES} as {dtype}")]
 
 
-def _of_highest_kind(dtypes: Iterable[DType], beside: Iterable[DType]) -> list[DType]:
-    """Returns the dtypes to which those beside can be cast, the widest first."""
+def _dtypes_to_meet_in(leaves: Leaves) -> list[DType]:
+    """Returns the dtypes to which all leaves can be cast, the widest first."""
     # A float that becomes an int loses its fraction.
-    highest_rank = max(map(rank, beside))
-    highest = [dtype for dtype in dtypes if rank(dtype) == highest_rank]
-    return sorted(highest, key=width, reverse=True)
+    highest_rank = max(rank(leaf.dtype) for leaf in leaves)
+    highest = [leaf for leaf in leaves if rank(leaf.dtype) == highest_rank]
+    # A number of Python's gives way to an array.
+    arrays = [leaf for leaf in highest if not is_weak(leaf.values[-1])]
+    dtypes = {leaf.dtype for leaf in arrays or highest}
+    return sorted(dtypes, key=width, reverse=True)
 
 
 # Arguments
@@ -275,37 +262,35 @@ _WRITTEN_INTO = ("operand", "array", "primals")
 
 
 def _for_call(site: Site, leaves: Leaves) -> list[Candidate]:
-    wanted = [_as_arguments(leaves, site)]
+    wanted = _as_arguments(leaves, site)
     # To train a counter would do harm: a bias that is left out is not learned, and seen.
     if any(kind(leaf.dtype) is None for leaf in leaves):  # `grad` made it on another line
-        return [[leave_out_of_grad(leaves, users_line(leaves[0].why.origin))]]
+        return [[leave_out_of_grad(leaves, leaves[0].made_at)]]
     positions = differentiated(site)
-    is_part = len(positions) > 1 or any(not leaf.is_whole for leaf in leaves)
+    is_part = len(positions) > 1 or any(not leaf.argument.is_whole for leaf in leaves)
     if positions and is_part:
         line = line_text(site.file, site.line)
-        return [[leave_out_of_grad(leaves, line)], *wanted]
+        return [[leave_out_of_grad(leaves, line)], wanted]
     if any(leaf.wanted for leaf in leaves):
-        return wanted
-    if not all(leaf.argument for leaf in leaves):
+        return [wanted]
+    if leaves[0].argument is NO_ARGUMENT:
         return []  # the cotangents of a rule that is not known
-    dtypes = [leaf.dtype for leaf in leaves]
     candidates = [_as_arguments(leaves, site, dtype) for dtype in _meeting(leaves)]
     if any(candidates):
         return candidates
     # What a package computed cannot be changed: what it is written into can.
-    return [_as_arguments(leaves, site, dtype) for dtype in dtypes]
+    return [_as_arguments(leaves, site, leaf.dtype) for leaf in leaves]
 
 
 def _meeting(leaves: Leaves) -> list[DType]:
     """Returns the dtypes in which arguments meet, the best first."""
-    by_name = {leaf.argument.base: leaf.dtype for leaf in leaves if leaf.argument}
+    by_name = {leaf.argument.base: leaf.dtype for leaf in leaves}
     if by_name.keys() <= {"lower", "upper"}:
         return [jnp.dtype("int32")]  # the bounds of a loop
     for name in _WRITTEN_INTO:
         if name in by_name:
             return [by_name[name]]
-    dtypes = {leaf.dtype for leaf in leaves}
-    return _of_highest_kind(dtypes, dtypes)
+    return _dtypes_to_meet_in(leaves)
 
 
 def _as_arguments(leaves: Leaves, site: Site, dtype: DType | None = None) -> Candidate:
@@ -318,23 +303,23 @@ def _as_arguments(leaves: Leaves, site: Site, dtype: DType | None = None) -> Can
         # Only what the user made can be changed in the call of a package, or where JAX
         # has put it into a list itself.
         is_foreign = is_installed(site.file) or leaf.is_in_unwritten_container
-        if users_line(leaf.why.origin) or not is_foreign:
+        if leaf.made_at or not is_foreign:
             remedies.append(_as_argument(leaf, wanted, site))
     return remedies
 
 
 def _as_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> Remedy:
     """Returns the remedy for an argument, where it is made or in the call."""
-    made_at = users_line(leaf.why.origin)
+    argument = leaf.argument
     is_for_call = _is_made_for_it(leaf, dtype)
-    is_changed_where_made = is_installed(site.file) or is_for_call or not leaf.argument
-    line = made_at
-    if not made_at or not is_changed_where_made:  # the call may take several lines
-        source = leaf.argument.source if leaf.argument else None
-        line = line_text(site.file, source.lineno if source else site.line)
+    line = ""
+    if is_for_call or is_installed(site.file) or argument is NO_ARGUMENT:
+        line = leaf.made_at
+    if not line:  # the call may take several lines
+        line = line_text(site.file, getattr(argument.source, "lineno", site.line))
     if is_python_number(leaf.values[-1]):
         return give_number(leaf, line, dtype)
-    if made_at and is_for_call:
+    if is_for_call and leaf.made_at:
         return begin_as(leaf, line, dtype)
     return cast(leaf, line, dtype, f"cast {NAMES} to {dtype}")
 
@@ -348,4 +333,5 @@ def _is_made_for_it(leaf: RefusedLeaf, dtype: DType) -> bool:
     if leaf.why.is_promoted:
         return False
     is_of_host = isinstance(leaf.values[-1], (int, float, complex, np.ndarray, np.generic))
-    return is_of_host or not leaf.is_whole or kind(dtype) != kind(leaf.dtype)
+    is_part = not leaf.argument.is_whole
+    return is_of_host or is_part or kind(dtype) != kind(leaf.dtype)

@@ -14,6 +14,9 @@ from .._source.origin import Origin, Why
 from .._tracebacks.sites import Argument, Site, sites
 from .frames import ControlFlow
 
+# That of a leaf which is none.
+NO_ARGUMENT = Argument("", (), None)
+
 
 class Failure:
     """An error with JAX's own frames, and the lines outside JAX, both outside in."""
@@ -75,7 +78,7 @@ class RefusedLeaf:
     majority: int = 0
     branch: str = ""
     passed_on: str = ""
-    argument: Argument | None = None
+    argument: Argument = NO_ARGUMENT
     wanted: DType | None = None
 
     @property
@@ -99,21 +102,20 @@ class RefusedLeaf:
         return fits(first, self.dtype)
 
     @property
-    def is_whole(self) -> bool:
-        """Whether no argument of a call holds the leaf beside others."""
-        return self.argument is None or self.argument.is_whole
+    def made_at(self) -> str:
+        """The user's line that gave the leaf its type; empty if it is not known."""
+        return users_line(self.why.origin)
 
     @property
     def is_in_unwritten_container(self) -> bool:
         """Whether a container holds the argument that the call does not write."""
-        argument = self.argument
-        return argument is not None and argument.source is None and argument.path != ()
+        return self.argument.source is None and self.argument.path != ()
 
     @property
     def written(self) -> str:
         """The leaf as the call writes it, else its path."""
-        if self.argument is not None and self.argument.is_whole:
-            return self.argument.text or self.path
+        if self.argument.is_whole and self.argument.text:
+            return self.argument.text
         return self.path
 
     @property

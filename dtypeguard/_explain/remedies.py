@@ -51,20 +51,20 @@ def begin_as(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
 
 
 def cast(leaf: RefusedLeaf, line: str, dtype: DType, write: str) -> Remedy:
-    """Returns the remedy to cast a leaf, in the words of what is to be written."""
-    real = ""
+    """Returns the remedy to cast a leaf, in the words of what is to be written.
+
+    It is not to be rounded at all where a line rounds it: in a sum or an average a leaf
+    that is cast back is rounded in each turn, and stalls.
+    """
+    code = f'.astype("{dtype}"){lost(leaf.dtype, dtype)}'
     if kind(leaf.dtype) == "complex" and kind(dtype) != "complex":
-        real = ".real"
-    code = f'{real}.astype("{dtype}"){lost(leaf.dtype, dtype)}'
+        code = f".real{code}"
     if leaf.branch and is_weak(leaf.values[-1]):  # a number has no method to cast it
         code = f'jnp.asarray(..., "{dtype}")'
-    return Remedy([leaf], line, f"{write}: {code}", frozenset([dtype]))
-
-
-def keep(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
-    """Returns the remedy not to round a leaf at all, where a line rounds it."""
-    # In a sum or an average a leaf that is cast back is rounded in each turn, and stalls.
-    sentence = f"keep {NAMES} in {dtype}: a cast back restores no digits"
+    sentence = f"{write}: {code}"
+    reads_other_types = leaf.why.is_promoted or leaf.place is not None
+    if reads_other_types and leaf.is_narrower_than(dtype):
+        sentence = f"keep {NAMES} in {dtype}: a cast back restores no digits"
     return Remedy([leaf], line, sentence, frozenset([dtype]))
 
 

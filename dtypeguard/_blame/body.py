@@ -29,14 +29,14 @@ class Body:
     Attributes:
         function: as JAX was given it.
         inputs: its arguments, or their types.
-        carry: the position of the argument that comes back; None if none does.
+        carry: the position of the argument that comes back, in a loop.
         is_pair: whether it returns a pair, of which only the first item counts.
         jaxprs: those that may be its own, the likeliest first.
     """
 
     function: Step
     inputs: tuple[PyTree, ...]
-    carry: int | None = None
+    carry: int = 0
     is_pair: bool = False
     jaxprs: Sequence[Jaxpr] = ()
 
@@ -48,12 +48,12 @@ class Body:
     @property
     def name(self) -> str:
         """The name of the function for the carry."""
-        return Names(self.function).at(self.carry or 0)
+        return Names(self.function).at(self.carry)
 
     @property
     def carried(self) -> SplitTree:
         """The types of the carry."""
-        carry = self.inputs[self.carry or 0]
+        carry = self.inputs[self.carry]
         types = tree_util.tree_map(strong_type, carry)
         return SplitTree(types)
 
@@ -64,8 +64,6 @@ class Body:
         of a `scan` behind it.
         """
         graph = Graph(jaxpr, len(tree_util.tree_leaves(self.inputs)))
-        if self.carry is None:
-            return Program(None, graph)
         carried = self.carried
         count = len(carried.arrays)
         arguments_behind = self.inputs[self.carry + 1 :]
@@ -85,13 +83,10 @@ class Body:
         returned = SplitTree(carried.merged(types))
         return Program(None, graph, (self.name,), (carried,), (returned,))
 
-    def results(self) -> "Results | None":
-        """Returns what it returns, to be asked for lines; None without a jaxpr."""
-        for jaxpr in self.jaxprs[:1]:
-            program = self.program(jaxpr)
-            if program is not None:
-                return Results(self, program.step)
-        return None
+    def results(self) -> "Results":
+        """Returns what it returns, to be asked for lines."""
+        graph = Graph(self.jaxprs[0], len(tree_util.tree_leaves(self.inputs)))
+        return Results(self, graph)
 
     def drifts(self, first: Sequence[Leaf]) -> Iterator[Iterator[Drift]]:
         """Yields what drifts, by each jaxpr that may be the body's.
@@ -134,9 +129,10 @@ class Results:
     body: Body
     graph: Graph
 
-    def aval(self, number: int) -> Aval:
-        """Returns the abstract value of a result."""
-        return self.graph.avals[self.graph.outputs[number]]
+    @property
+    def avals(self) -> list[Aval]:
+        """The abstract values of the results."""
+        return [self.graph.avals[output] for output in self.graph.outputs]
 
     def lines(self, number: int, kind: str = "dtype") -> tuple[Why, str]:
         """Returns the lines behind a result's type, and how it is returned unchanged."""

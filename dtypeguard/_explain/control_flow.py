@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Iterator
+from typing import Literal
 
 from jax import tree_util
 
@@ -40,33 +41,35 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> Finding:
     """Returns the leaves of a carry that come back in another dtype or shape."""
     body = call.bodies["body"]
     paths = [body.name + path for path in body.carried.paths]
+    first_by_path = dict(zip(paths, call.first))
     drifts = _refused_drifts(call, failure)
-    right_arrays = set()
-    for path, array in zip(paths, call.first):
-        if path not in drifts and not is_python_number(array):
-            right_arrays.add(id(array))
+    right_arrays = [
+        first
+        for path, first in first_by_path.items()
+        if path not in drifts and not is_python_number(first)
+    ]
     leaves = []
-    for drift in drifts.values():
-        place = paths.index(drift.path) if drift.path in paths else None
-        first = None if place is None else call.first[place]
+    for path, drift in drifts.items():
+        first = first_by_path.get(path)
+        place = paths.index(path) if path in paths else None
         # No line in what JAX wrote is anything to the user.
         origin = drift.origin or (call.line if call.is_of_jax else None)
         # To change the line that made an array would change other leaves that hold it as
         # well, as the params of an average.
-        is_shared = id(first) in right_arrays
+        is_shared = any(first is array for array in right_arrays)
         begins_at = None
         if first is not None and not is_shared:
             begins_at = _line_of_first(first, drift, call)
         why = Why(origin, drift.cause, begins_at)
-        leaf = RefusedLeaf(call.path(drift.path), drift.avals, why, place)
+        leaf = RefusedLeaf(call.path(path), drift.avals, why, place)
+        before, after = leaf.dtypes
         is_rarer = is_shared or _begins_as_rarer(leaf, call)
-        majority = call.count_of(leaf.dtypes[0]) - call.count_of(leaf.dtypes[1])
+        majority = call.count_of(before) - call.count_of(after)
         leaf = dataclasses.replace(leaf, begins_as_rarer=is_rarer, majority=majority)
         leaves.append(leaf)
     verb = "comes" if len(leaves) == 1 else "come"
-    headline = (
-        f"{count(leaves)} of the carry of {call.kind.name} {verb} back in another type."
-    )
+    loop = call.kind.name
+    headline = f"{count(leaves)} of the carry of {loop} {verb} back in another type."
     return Finding(headline, leaves, call)
 
 
@@ -142,36 +145,31 @@ def _begins_as_rarer(leaf: RefusedLeaf, call: ControlFlow) -> bool:
 
 def _find_in_branches(call: ControlFlow, failure: Failure) -> Finding:
     """Returns the leaves that differ, as each branch returns them."""
-    branches = {
-        name: results
-        for name, body in call.bodies.items()
-        if (results := body.results()) is not None
-    }
-    # Branches that return different trees have no leaves to compare.
-    counts = {len(results.graph.outputs) for results in branches.values()}
-    differing = []
-    for number in range(min(counts) if len(counts) == 1 else 0):
-        avals = [results.aval(number) for results in branches.values()]
-        if any(difference(avals[0], aval) for aval in avals):
-            differing.append(number)
+    branches = {name: body.results() for name, body in call.bodies.items()}
+    avals_of_branches = [results.avals for results in branches.values()]
+    differing: dict[int, Literal["dtype", "shape"]] = {}
+    # Branches that return different trees have no leaves to compare, and no note.
+    for number, avals in enumerate(zip(*avals_of_branches, strict=True)):
+        for aval in avals:
+            what = difference(avals[0], aval)
+            if what is not None:
+                differing[number] = what
     # JAX names all results of one branch that differ.
     paths = re.findall(r"he output of .+?(?: at path (.+?))? has type", failure.message)
     if len(paths) != len(differing):
         paths = [f"[{number}]" for number in differing]
     leaves = []
-    for path, number in zip(paths, differing):
-        dtypes = {results.aval(number).dtype for results in branches.values()}
-        what = "dtype" if len(dtypes) > 1 else "shape"
+    for path, (number, what) in zip(paths, differing.items()):
         for name, results in branches.items():
             # A branch may return what it was given: that is made outside of it.
             why, passed_on = results.lines(number, what)
-            values = (results.aval(number),)
+            values = (results.avals[number],)
             leaf = RefusedLeaf(
                 call.path(f"result{path}"), values, why, branch=name, passed_on=passed_on
             )
             leaves.append(leaf)
     headline = (
-        f"the branches of {call.kind.name} give {count(differing)} of their result in "
+        f"the branches of {call.kind.name} give {count(paths)} of their result in "
         "different types."
     )
     return Finding(headline, leaves, call)

@@ -49,9 +49,10 @@ def noted(finding: Finding) -> tuple[NotedLeaf, ...]:
     """Returns all leaves, in their order."""
     rows = []
     for leaf in finding.leaves:
-        types = tuple(_type_of(value) for value in leaf.values)
-        lines = leaf.why.origin, leaf.why.cause, leaf.why.begun
-        rows.append(NotedLeaf(leaf.path, leaf.branch, types, *lines))
+        types = tuple(map(_type_of, leaf.values))
+        why = leaf.why
+        row = NotedLeaf(leaf.path, leaf.branch, types, why.origin, why.cause, why.begun)
+        rows.append(row)
     return tuple(rows)
 
 
@@ -105,18 +106,20 @@ def _groups(leaves: Sequence[RefusedLeaf], advice: Advice) -> list[list[_Unit]]:
 def _names(group: Sequence[_Unit], is_whole: bool) -> list[str]:
     """Returns the leaves of one cause with their types, as lines."""
     leaves = [unit[0] for unit in group]
-    changes = []
-    for leaf in leaves:
-        # Each branch has a line of its own.
-        types = [] if leaf.branch else [_type_of(value) for value in leaf.values]
-        changes.append(" -> ".join(types))
     paths = [leaf.path for leaf in leaves]
-    if is_whole:
-        return columns(list(zip(paths, changes)))
-    change = changes[0]
-    if len(set(changes)) > 1:  # their shapes differ, their dtypes do not
-        change = " -> ".join(map(str, leaves[0].dtypes))
-    return columns([(_name_of_leaves(paths), change)])
+    changes = [_change(leaf) for leaf in leaves]
+    if not is_whole:
+        if len(set(changes)) > 1:  # their shapes differ, their dtypes do not
+            changes = [" -> ".join(map(str, leaves[0].dtypes))]
+        paths = [_name_of_leaves(paths)]
+    return columns(list(zip(paths, changes)))
+
+
+def _change(leaf: RefusedLeaf) -> str:
+    """Returns the types of a leaf; each branch has a line of its own for them."""
+    if leaf.branch:
+        return ""
+    return " -> ".join(map(_type_of, leaf.values))
 
 
 def _name_of_leaves(paths: Sequence[str]) -> str:
@@ -130,31 +133,28 @@ def _rows(unit: _Unit, has_shapes: bool = False) -> list[tuple[str, str, str]]:
     rows = []
     for leaf in unit:
         for fact, line in _facts(leaf, has_shapes):
-            row = (fact, "", "")
             if line is not None:
-                row = (fact, line.place, line.users.code)
-            elif not leaf.branch:
-                continue
-            if row not in rows:  # two branches may have a cause in common
-                rows.append(row)
+                rows.append((fact, line.place, line.users.code))
+            elif leaf.branch:
+                rows.append((fact, "", ""))
     return rows
 
 
 def _facts(leaf: RefusedLeaf, has_shapes: bool) -> list[tuple[str, Origin | None]]:
     """Returns what each line behind the type of a leaf did, the one to change first."""
     why = leaf.why
+    # A line that did both stands once.
+    cause = None if why.cause == why.origin else why.cause
     if leaf.branch:
         result = f"{leaf.branch} gives {_type_of(leaf.values[-1], has_shapes)}"
         if leaf.passed_on:
             result += f" ({leaf.passed_on})"
         facts = [(result, why.origin)]
-        if why.cause:
-            facts.append((f"  because of {leaf.dtype}", why.cause))
+        if cause:
+            facts.append((f"  because of {leaf.dtype}", cause))
         return facts
     before = _type_of(leaf.values[0], leaf.is_reshaped)
     after = _type_of(leaf.values[-1], leaf.is_reshaped)
-    # A line that did both stands once.
-    cause = None if why.cause == why.origin else why.cause
     forced = (f"because of {after}", cause)
     begins = (f"begins as {before}", why.begun)
     becomes = (f"becomes {after}", why.origin)
@@ -186,10 +186,7 @@ def _advice_lines(advice: Advice) -> list[str]:
     casts: set[DType] = set()
     for remedy in advice.first + advice.second:
         casts |= remedy.casts_to
-    rounding = rounding_sentence(casts)
-    if rounding:
-        lines.append(rounding)
-    return lines
+    return [*lines, *rounding_sentence(casts).splitlines()]
 
 
 def _sentences(word: str, remedies: Sequence[Remedy]) -> Iterator[str]:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from .._blame.behind import origin_of_whole_numbers
 from .._blame.provenance import of_argument
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
+from .._leaves.table import grouped
 from .._leaves.types import DType
 from .._source.files import is_installed, is_users
 from .._source.origin import Why, origin_at
@@ -17,8 +18,6 @@ from .._tracebacks.sites import Argument, Site, arguments, looked_up
 from .derivatives import differentiated
 from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_line
 from .messages import PLACES, WHOLE_NUMBERS, Complaint
-
-_LONGEST_LABEL = 40
 
 
 def find_arguments(failure: Failure, complaint: Complaint) -> Finding | None:
@@ -32,14 +31,13 @@ def find_arguments(failure: Failure, complaint: Complaint) -> Finding | None:
         return None
     for candidates in _candidates(site):
         refused = _refused(candidates, complaint, site)
-        if not refused:
-            continue
-        finding = _finding_in_jax(refused, complaint, site)
-        if any(users_line(leaf.why.root) for leaf in finding.leaves):
+        if refused:
+            finding = _finding_in_jax(refused, complaint, site)
+            is_users_own = any(users_line(leaf.why.root) for leaf in finding.leaves)
+            is_in_package = is_installed(site.file) and complaint.wanted is None
+            if is_in_package and not is_users_own:
+                return _find_in_call_of_package(failure, complaint) or finding
             return finding
-        if is_installed(site.file) and complaint.wanted is None:
-            return _find_in_call_of_package(failure, complaint) or finding
-        return finding
     return None
 
 
@@ -74,9 +72,8 @@ def _that_differ(refused: Sequence[Argument], complaint: Complaint) -> Sequence[
     arrays = [x for x in refused if not is_python_number(x.value)]
     if complaint.refused <= {str(dtype_of(x.value)) for x in arrays}:
         refused = arrays
-    if len({dtype_of(x.value) for x in refused}) > 1:
-        return refused
-    return []
+    is_one_type = len(grouped(refused, lambda x: dtype_of(x.value))) < 2
+    return [] if is_one_type else refused
 
 
 def _finding_in_jax(
@@ -102,8 +99,7 @@ def _find_in_call_of_package(failure: Failure, complaint: Complaint) -> Finding 
         return None
     # Ints beside floats, or one type alone, may be no part of what a package refuses.
     dtypes = {leaf.dtype for leaf in finding.leaves}
-    kinds = {kind(dtype) for dtype in dtypes}
-    is_one_kind = len(kinds) == 1
+    is_one_kind = len(set(map(kind, dtypes))) == 1
     if is_one_kind and len(dtypes) > 1:
         return finding
     return None
@@ -162,25 +158,24 @@ def _source_of(argument: Argument, why: Why, wanted: DType | None) -> Why:
     if is_python_number(argument.value) and why.origin and name:
         origin = why.origin.users
         line = line_of_option(origin.file, origin.line, name)
-        if line is None:
-            return why
-        return Why(origin_at(origin.file, line, origin.function))
+        if line is not None:
+            return Why(origin_at(origin.file, line, origin.function))
     if kind(wanted) == "int":
         # `floor` before an index, and not what it was computed of.
         origin = origin_of_whole_numbers(argument.value)
         if users_line(origin):
             return Why(origin)
-        return why
     return why
 
 
 def _label(argument: Argument, site: Site) -> str:
     """Returns the name of an argument, and its expression if that says more."""
-    text = argument.text if argument.is_whole else ""
-    is_operand = argument.base in ("self", "other")
-    if not text or len(text) > _LONGEST_LABEL or is_operand:
-        return text[:_LONGEST_LABEL] or argument.name
-    name = "index" if isinstance(site.node, ast.Subscript) else argument.name
-    if text == argument.name:
+    text = argument.text
+    name = argument.name
+    if not argument.is_whole or text in ("", name):
         return name
+    if argument.base in ("self", "other"):  # of an operator
+        return text
+    if isinstance(site.node, ast.Subscript):
+        name = "index"
     return f"{name} = {text}"

@@ -209,8 +209,9 @@ def _guard_remedy(
 def _users_function(leaves: Leaves) -> Frame | None:
     """Returns the outermost of the user's functions that gave a leaf its type."""
     for leaf in leaves:
-        if leaf.why.origin and leaf.why.origin.outermost:
-            return leaf.why.origin.outermost
+        origin = leaf.why.origin
+        if origin and origin.outermost:
+            return origin.outermost
     return None
 
 

@@ -9,7 +9,6 @@ from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_array
 from .._leaves.table import grouped
-from .._leaves.types import Leaf
 from .._tracebacks.sites import Argument, Site, arguments, looked_up
 from .arguments import leaf_of, refused_call
 from .finding import Failure, Finding, SharedArrays
@@ -20,23 +19,21 @@ _DONATED_TWICE = "donate the same buffer twice"
 
 def find_in_compiled(failure: Failure) -> Finding | None:
     """Returns the arguments of a compiled function that an error is about."""
-    if not failure.sites:
-        return None
     site = failure.sites[-1]
     if _DONATED_TWICE in failure.message:
         return _find_shared_arrays(site)
     # By the names of the parameters, which the compiled function has no more.
     paths = _PATH_OF_MISMATCH.findall(failure.message)
-    leaves = []
     positional = [x for x in itertools.chain(*arguments(site)) if x.base == "args"]
+    differing = []
     # All are flat, in JAX's order.
     for argument, info in zip(positional, _leaves_compiled_for(site)):
-        if dtype_of(argument.value) != info.dtype and len(leaves) < len(paths):
-            path = paths[len(leaves)]
-            leaves.append(leaf_of(argument, path, info.dtype, site))
-    if leaves:
-        return refused_call(site, leaves)
-    return None
+        if dtype_of(argument.value) != info.dtype:
+            differing.append((argument, info.dtype))
+    leaves = []
+    for path, (argument, dtype) in zip(paths, differing):
+        leaves.append(leaf_of(argument, path, dtype, site))
+    return refused_call(site, leaves) if leaves else None
 
 
 def _leaves_compiled_for(site: Site) -> Sequence[jax.stages.ArgInfo]:
@@ -54,7 +51,7 @@ def _find_shared_arrays(site: Site) -> Finding | None:
     # A function that has run before is called without a frame of JAX's.
     arrays = [x for x in looked_up(site) if is_array(x.value)]
     shared: list[Argument] = []
-    for group in grouped(arrays, lambda x: _buffer(x.value)):
+    for group in grouped(arrays, lambda x: id(x.value)):
         if len(group) > 1:
             shared += group
     if not shared:
@@ -62,15 +59,9 @@ def _find_shared_arrays(site: Site) -> Finding | None:
     leaves = [leaf_of(x, x.text + x.name, None, site) for x in shared]
     # An array that stands in the call by itself is needed once for each argument.
     holders = [sources[0].text for sources in grouped(shared, lambda x: x.source)]
-    holder = holders[0] if len(holders) == 1 else f"({', '.join(holders)})"
+    holder = ", ".join(holders)
+    if len(holders) > 1:
+        holder = f"({holder})"
     name = site.name or "a call"
     headline = f"{name} donates an array that it is given more than once."
     return Finding(headline, leaves, SharedArrays(holder))
-
-
-def _buffer(array: Leaf) -> int:
-    """Returns what is equal for arrays of one buffer."""
-    try:
-        return array.unsafe_buffer_pointer()
-    except Exception:  # of several devices, or no jax.Array
-        return id(array)

@@ -50,18 +50,15 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> Finding:
     ]
     leaves = []
     for path, drift in drifts.items():
-        first = first_by_path.get(path)
-        place = paths.index(path) if path in paths else None
+        first = first_by_path[path]
         # No line in what JAX wrote is anything to the user.
         origin = drift.origin or (call.line if call.is_of_jax else None)
         # To change the line that made an array would change other leaves that hold it as
         # well, as the params of an average.
         is_shared = any(first is array for array in right_arrays)
-        begins_at = None
-        if first is not None and not is_shared:
-            begins_at = _line_of_first(first, drift, call)
+        begins_at = None if is_shared else _line_of_first(first, drift, call)
         why = Why(origin, drift.cause, begins_at)
-        leaf = RefusedLeaf(call.path(path), drift.avals, why, place)
+        leaf = RefusedLeaf(call.path(path), drift.avals, why, paths.index(path))
         before, after = leaf.dtypes
         is_rarer = is_shared or _begins_as_rarer(leaf, call)
         majority = call.count_of(before) - call.count_of(after)

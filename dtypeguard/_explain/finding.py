@@ -60,7 +60,7 @@ class RefusedLeaf:
         path: in the user's objects.
         values: a carry's before and after, another leaf's own.
         why: the lines behind its type.
-        place: its place in the whole carry.
+        place: its place in the whole carry; -1 for another leaf.
         begins_as_rarer: whether it begins in the rarer one of its dtypes, among all inputs
             of a body. Then the odd one is made where it begins, and else in the body.
         majority: how many more inputs of a body have its first dtype than have its last.
@@ -73,7 +73,7 @@ class RefusedLeaf:
     path: str
     values: tuple[Aval | Leaf, ...]
     why: Why = dataclasses.field(default_factory=Why)
-    place: int | None = None
+    place: int = -1
     begins_as_rarer: bool = False
     majority: int = 0
     branch: str = ""
@@ -97,7 +97,7 @@ class RefusedLeaf:
         """Whether a guard casts the leaf of a carry back."""
         first = self.dtypes[0]
         # A weak leaf has chosen no type: it takes the one that comes back.
-        if self.is_reshaped or is_weak(self.values[0]) or kind(first) is None:
+        if self.is_reshaped or is_weak(self.values[0]):
             return False
         return fits(first, self.dtype)
 

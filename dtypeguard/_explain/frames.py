@@ -10,6 +10,7 @@ release that changes them may cost a note, and nothing else.
 import contextlib
 import dataclasses
 import inspect
+import itertools
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -121,7 +122,7 @@ class ControlFlow:
     @property
     def is_of_jax(self) -> bool:
         """Whether JAX itself wrote the body of a loop."""
-        code = self.bodies["body"].code if self.is_loop else None
+        code = self.bodies["body"].code
         return code is not None and code.co_filename.startswith(FOLDER_OF_JAX)
 
 
@@ -134,9 +135,8 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
     Args:
         frames: those that the error passed through, outside in.
     """
-    first = len(frames)
-    while first > 0 and not _is_of_others(frames[first - 1]):
-        first -= 1
+    inside = list(itertools.takewhile(_is_of_libraries, reversed(frames)))
+    first = len(frames) - len(inside)
     line = origin_of_frame(frames[first - 1]) if first else None
     for number in range(first, len(frames)):
         inner_frames = frames[number:]
@@ -183,15 +183,12 @@ def _read_loop(
         # Its loop carries an index and the results as well.
         compared = [tree[1] for tree in compared]
     # Flax NNX lets the user choose the carry of a scan.
-    chosen_carry = getattr(function, "input_carry_argnum", None)
-    return ControlFlow(
-        kind,
-        line,
-        chosen_carry if type(chosen_carry) is int else kind.carry,
-        {"body": Body(function, inputs, kind.carry, kind.is_pair, jaxprs)},
-        first=first + tree_util.tree_leaves(sequences),
-        compared=compared,
-    )
+    carry = getattr(function, "input_carry_argnum", None)
+    if type(carry) is not int:
+        carry = kind.carry
+    body = Body(function, inputs, kind.carry, kind.is_pair, jaxprs)
+    first += tree_util.tree_leaves(sequences)
+    return ControlFlow(kind, line, carry, {"body": body}, first, compared)
 
 
 def _slice(leaf: Leaf) -> jax.ShapeDtypeStruct:
@@ -208,7 +205,7 @@ def _read_branches(
     """Returns a call with its branches; an error if a jaxpr is missing."""
     functions: Kwargs = {}
     for name in kind.branches:
-        value = arguments.get(name)
+        value = arguments[name]
         if isinstance(value, Sequence):
             functions |= {f"{name}[{i}]": branch for i, branch in enumerate(value)}
         else:
@@ -224,8 +221,7 @@ def _read_branches(
             latest_jaxprs = of_variable
     bodies = {}
     for (name, function), (_, jaxpr) in zip(functions.items(), latest_jaxprs, strict=True):
-        if function is not None:
-            bodies[name] = Body(function, operands, jaxprs=[jaxpr])
+        bodies[name] = Body(function, operands, jaxprs=[jaxpr])
     return ControlFlow(kind, line, kind.carry, bodies)
 
 
@@ -263,7 +259,7 @@ def _jaxprs(frames: Sequence[FrameType]) -> Iterator[tuple[str, Jaxpr]]:
                     yield name, item
 
 
-def _is_of_others(frame: FrameType) -> bool:
-    """Returns whether a frame belongs neither to JAX nor to Equinox."""
-    module = frame.f_globals.get("__name__", "")
-    return is_users(frame.f_code.co_filename) and module.partition(".")[0] != "equinox"
+def _is_of_libraries(frame: FrameType) -> bool:
+    """Returns whether a frame belongs to JAX or to Equinox."""
+    module, _, _ = frame.f_globals.get("__name__", "").partition(".")
+    return module == "equinox" or not is_users(frame.f_code.co_filename)

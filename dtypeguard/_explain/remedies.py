@@ -40,13 +40,9 @@ class Remedy:
 
 def begin_as(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
     """Returns the remedy to begin a leaf in the dtype in which it is needed."""
-    type_ = str(dtype)
-    before = leaf.dtypes[0]
+    type_ = f"{dtype}{lost(leaf.dtypes[0], dtype)}"
     if leaf.is_reshaped:
         type_ = type_text(leaf.values[-1])
-    elif kind(before) != kind(dtype):
-        # Within a kind it is made wider, or was rounded by mistake.
-        type_ += lost(before, dtype)
     return Remedy([leaf], line, f"begin {NAMES} as {type_}", begins=True)
 
 
@@ -62,7 +58,7 @@ def cast(leaf: RefusedLeaf, line: str, dtype: DType, write: str) -> Remedy:
     if leaf.branch and is_weak(leaf.values[-1]):  # a number has no method to cast it
         code = f'jnp.asarray(..., "{dtype}")'
     sentence = f"{write}: {code}"
-    reads_other_types = leaf.why.is_promoted or leaf.place is not None
+    reads_other_types = leaf.why.is_promoted or leaf.place >= 0
     if reads_other_types and leaf.is_narrower_than(dtype):
         sentence = f"keep {NAMES} in {dtype}: a cast back restores no digits"
     return Remedy([leaf], line, sentence, frozenset([dtype]))

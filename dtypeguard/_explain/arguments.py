@@ -110,16 +110,18 @@ def find_checked(failure: Failure, complaint: Complaint) -> Finding | None:
     for site in reversed(failure.sites):
         if is_installed(site.file):
             continue
-        arrays = [x for x in looked_up(site) if is_array(x.value)]
-        refused = [x for x in arrays if complaint.refuses(x.value)]
+        refused = []
+        for argument in looked_up(site):
+            if is_array(argument.value) and complaint.refuses(argument.value):
+                refused.append(argument)
         if refused:
             wanted = _dtype_that_is_expected(refused, complaint)
             leaves = [leaf_of(x, x.text + x.name, wanted, site) for x in refused]
             return refused_call(site, leaves)
-        for frame in site.called_frames[:1]:
-            is_of_jax = not is_users(frame.f_code.co_filename)
-            if is_of_jax and complaint.wanted is None:
-                return None  # it was raised in a function that JAX calls
+        # A function that JAX calls has raised it.
+        called_files = [frame.f_code.co_filename for frame in site.called_frames[:1]]
+        if complaint.wanted is None and not all(map(is_users, called_files)):
+            return None
     return None
 
 
@@ -128,12 +130,10 @@ def _dtype_that_is_expected(
 ) -> DType | None:
     """Returns the dtype that a call takes; None if it is not known."""
     # Of two types that a message names, the call has one: the library has the other.
-    missing = set(complaint.refused) - {str(dtype_of(x.value)) for x in refused}
+    missing = complaint.refused.difference(str(dtype_of(x.value)) for x in refused)
     if len(complaint.refused) == 2 and len(missing) == 1:
-        return jnp.dtype(missing.pop())
-    if len(refused) == 1:
-        return complaint.wanted
-    return None
+        return jnp.dtype(min(missing))
+    return complaint.wanted if len(refused) == 1 else None
 
 
 def refused_call(site: Site, leaves: Sequence[RefusedLeaf]) -> Finding:

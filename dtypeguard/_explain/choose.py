@@ -10,8 +10,8 @@ import itertools
 import os
 from collections.abc import Iterable, Sequence
 
+import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .._blame.provenance import of_leaf
 from .._leaves.dtypes import is_python_number, is_weak, kind, rank
@@ -333,6 +333,6 @@ def _is_made_for_it(leaf: RefusedLeaf, dtype: DType) -> bool:
         return True  # no later cast brings back the digits that this line has rounded
     if leaf.why.is_promoted:
         return False
-    is_of_host = isinstance(leaf.values[-1], (int, float, complex, np.ndarray, np.generic))
+    is_of_host = not isinstance(leaf.values[-1], jax.Array)
     is_part = not leaf.argument.is_whole
     return is_of_host or is_part or kind(dtype) != kind(leaf.dtype)

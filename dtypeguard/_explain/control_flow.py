@@ -25,10 +25,8 @@ def find_in_control_flow(failure: Failure) -> Finding | None:
     """Returns the leaves of the first call that come back in the types of a message."""
     # Outside in: a `fori_loop` is the user's, the `scan` inside of it JAX's.
     for call in control_flow(failure.frames):
-        if call.is_loop:
-            finding = _find_in_loop(call, failure)
-        else:
-            finding = _find_in_branches(call, failure)
+        find = _find_in_loop if call.is_loop else _find_in_branches
+        finding = find(call, failure)
         if finding.leaves:
             return finding
     return None

@@ -29,7 +29,7 @@ def find_cotangents(failure: Failure) -> Finding | None:
     return None
 
 
-def _finding_of_cotangents(failure: Failure, narrow: Leaf, wide: Leaf) -> Finding | None:
+def _finding_of_cotangents(failure: Failure, narrow: Leaf, wide: Leaf) -> Finding:
     lines = recorded(wide)
     wanted = narrow.dtype
     # An equation has the line that called the function with the rule, and not the rule's.

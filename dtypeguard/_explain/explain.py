@@ -145,10 +145,8 @@ def _finding(failure: Failure) -> Finding | None:
         finding = find_in_compiled(failure) or find_in_control_flow(failure)
     # A rule of a derivative raises nothing itself: JAX does, where it adds up.
     finding = finding or find_cotangents(failure)
+    if finding or about or not failure.may_be_a_check:
+        return finding
     # Any message may name dtypes: last, and only if another library has raised it.
-    if finding is None and about is None and failure.may_be_a_check:
-        about = complaint_of_a_package(failure.message)
-        if about:
-            return find_checked(failure, about)
-        return None
-    return finding
+    about = complaint_of_a_package(failure.message)
+    return find_checked(failure, about) if about else None

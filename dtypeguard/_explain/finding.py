@@ -97,7 +97,7 @@ class RefusedLeaf:
         """Whether a guard casts the leaf of a carry back."""
         first = self.dtypes[0]
         # A weak leaf has chosen no type: it takes the one that comes back.
-        if self.is_reshaped or is_weak(self.values[0]):
+        if self.place < 0 or self.is_reshaped or is_weak(self.values[0]):
             return False
         return fits(first, self.dtype)
 

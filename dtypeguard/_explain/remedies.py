@@ -78,10 +78,8 @@ def guard_body(
 
 def guard_optimizer(leaves: Sequence[RefusedLeaf]) -> Remedy:
     """Returns the remedy to guard the optimizer that returns another dtype."""
-    # Of an operand that an optimizer is refused, no dtype before is known.
-    carried = [leaf for leaf in leaves if len(leaf.values) > 1]
     sentence = "wrap the optimizer: dtypeguard.guard(opt)"
-    return Remedy(leaves, "", sentence, _dtypes_cast_back(carried))
+    return Remedy(leaves, "", sentence, _dtypes_cast_back(leaves))
 
 
 def _dtypes_cast_back(leaves: Sequence[RefusedLeaf]) -> frozenset[DType]:
@@ -92,15 +90,17 @@ def give_number(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
     """Returns the remedy to give another number for one of Python's, else an array."""
     number = leaf.values[-1]
     converted = np.asarray(number).astype(dtype).item()
+    number_kind = kind(dtype)
     # Python has one type of floats, and none of 16 bits.
-    is_of_dtype = kind(dtype) != "float" or dtype_of(converted) == dtype
+    is_of_dtype = number_kind != "float" or dtype_of(converted) == dtype
     if type(converted) is type(number) or not is_of_dtype:
         sentence = f'give {NAMES} as jnp.asarray({number!r}, "{dtype}")'
         return Remedy([leaf], line, sentence, frozenset([dtype]))
     # The number itself: `int(x)` at its line would hide that a fraction is lost.
     loss = lost(leaf.dtype, dtype) if converted != number else ""
-    type_ = f"an {kind(dtype)}" if kind(dtype) == "int" else f"a {kind(dtype)}"
-    return Remedy([leaf], line, f"make {NAMES} {type_}: {converted!r}{loss}")
+    article = "an" if number_kind == "int" else "a"
+    sentence = f"make {NAMES} {article} {number_kind}: {converted!r}{loss}"
+    return Remedy([leaf], line, sentence)
 
 
 def leave_out_of_grad(leaves: Sequence[RefusedLeaf], line: str) -> Remedy:

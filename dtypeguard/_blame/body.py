@@ -31,7 +31,7 @@ class Body:
         inputs: its arguments, or their types.
         carry: the position of the argument that comes back, in a loop.
         is_pair: whether it returns a pair, of which only the first item counts.
-        jaxprs: those that may be its own, the likeliest first.
+        jaxprs: those that may be its own.
     """
 
     function: Step

@@ -83,10 +83,7 @@ def _finding_in_jax(
     bases = {argument.base for argument in refused}
     if kind(wanted) == "int" and not bases <= WHOLE_NUMBERS | complaint.parameters:
         wanted = None  # no float is cast to an int but for an index or a size
-    leaves = []
-    for argument in refused:
-        leaves.append(leaf_of(argument, _label(argument, site), wanted, site))
-    return refused_call(site, leaves)
+    return refused_call(site, [leaf_of(x, wanted, site) for x in refused])
 
 
 def _find_in_call_of_package(failure: Failure, complaint: Complaint) -> Finding | None:
@@ -95,14 +92,10 @@ def _find_in_call_of_package(failure: Failure, complaint: Complaint) -> Finding 
     They may have passed through a function that the package compiles.
     """
     finding = find_checked(failure, complaint)
-    if finding is None:
-        return None
+    dtypes = {leaf.dtype for leaf in finding.leaves} if finding else set()
     # Ints beside floats, or one type alone, may be no part of what a package refuses.
-    dtypes = {leaf.dtype for leaf in finding.leaves}
     is_one_kind = len(set(map(kind, dtypes))) == 1
-    if is_one_kind and len(dtypes) > 1:
-        return finding
-    return None
+    return finding if is_one_kind and len(dtypes) > 1 else None
 
 
 def find_checked(failure: Failure, complaint: Complaint) -> Finding | None:
@@ -116,8 +109,7 @@ def find_checked(failure: Failure, complaint: Complaint) -> Finding | None:
                 refused.append(argument)
         if refused:
             wanted = _dtype_that_is_expected(refused, complaint)
-            leaves = [leaf_of(x, x.text + x.name, wanted, site) for x in refused]
-            return refused_call(site, leaves)
+            return refused_call(site, [leaf_of(x, wanted, site) for x in refused])
         # A function that JAX calls has raised it.
         called_files = [frame.f_code.co_filename for frame in site.called_frames[:1]]
         if complaint.wanted is None and not all(map(is_users, called_files)):
@@ -144,11 +136,10 @@ def refused_call(site: Site, leaves: Sequence[RefusedLeaf]) -> Finding:
     )
 
 
-def leaf_of(
-    argument: Argument, label: str, wanted: DType | None, site: Site
-) -> RefusedLeaf:
-    """Returns the leaf of an argument, with a label and the dtype that is wanted."""
+def leaf_of(argument: Argument, wanted: DType | None, site: Site) -> RefusedLeaf:
+    """Returns the leaf of an argument of a call, with the dtype that is wanted."""
     why = _source_of(argument, of_argument(argument, site), wanted)
+    label = _label(argument, site)
     return RefusedLeaf(label, (argument.value,), why, argument=argument, wanted=wanted)
 
 
@@ -172,6 +163,8 @@ def _label(argument: Argument, site: Site) -> str:
     """Returns the name of an argument, and its expression if that says more."""
     text = argument.text
     name = argument.name
+    if not argument.base:
+        return text + name
     if not argument.is_whole or text in ("", name):
         return name
     if argument.base in ("self", "other"):  # of an operator

@@ -147,10 +147,9 @@ def _candidates_for_loop(
 ) -> list[Candidate]:
     begins = [_begin(leaf, loop) for leaf in leaves]
     if is_of_optimizer:
-        wrap = [guard_optimizer(leaves)]
         # To begin wider takes more memory. But an average may not move in 16 bits.
         widens = all(leaf.widens for leaf in leaves)
-        return [wrap, begins] if widens else [wrap]
+        return [[guard_optimizer(leaves)], begins if widens else []]
     function = _users_function(leaves)
     if loop.is_of_jax or (is_installed(loop.file) and function is None):
         # Nobody edits its body: a leaf can only begin otherwise, where it begins.
@@ -158,20 +157,17 @@ def _candidates_for_loop(
         return [begins] if is_known else []
     changes = []
     for leaf, begin in zip(leaves, begins):
-        if leaf.is_of_optimizer:
-            continue  # no line of the user is wrong
         before = leaf.dtypes[0]
         if leaf.is_odd_after or not leaf.widens:
             begin = cast(leaf, leaf.made_at, before, f"cast {NAMES} back to {before}")
-        changes.append(begin)
-    guard = _guard_remedy(loop, leaves, function)
-    if guard is None or not all(leaf.is_castable for leaf in leaves):
-        return [changes]  # no guard casts a shape or a kind back
+        if not leaf.is_of_optimizer:  # else no line of the user is wrong
+            changes.append(begin)
+    guards = _guards(loop, leaves, function)
+    if len(changes) < len(leaves):
+        changes += guards  # the optimizer's leaves are left to it
     if all(leaf.is_odd_after for leaf in leaves):
         return [changes, begins]
-    if any(leaf.is_of_optimizer for leaf in leaves):
-        changes.append(guard)  # the optimizer's leaves are left to it
-    return [changes, [guard]]
+    return [changes, guards]
 
 
 def _begin(leaf: RefusedLeaf, loop: ControlFlow) -> Remedy:
@@ -180,10 +176,8 @@ def _begin(leaf: RefusedLeaf, loop: ControlFlow) -> Remedy:
     return begin_as(leaf, line, leaf.dtype)
 
 
-def _guard_remedy(
-    loop: ControlFlow, leaves: Leaves, function: Frame | None
-) -> Remedy | None:
-    """Returns a guard of the body; None where a package hides the carry from it.
+def _guards(loop: ControlFlow, leaves: Leaves, function: Frame | None) -> Candidate:
+    """Returns a guard of the body; none where it cannot cast what is carried.
 
     Args:
         loop: the loop.
@@ -191,19 +185,19 @@ def _guard_remedy(
         function: the user's function in the body of a package.
     """
     library = package(loop.file)
-    if not library:
-        code = loop.bodies["body"].code
-        name = code.co_name if code else "body"
+    # It casts no shape or kind back, and some packages hide the carry from it.
+    if library in STATEFUL or not all(leaf.is_castable for leaf in leaves):
+        return []
+    if function is None or not library:
+        name = getattr(loop.bodies["body"].code, "co_name", "body")
         line = users_line(loop.line)
-        return guard_body(leaves, line, "the body", name, loop.kind.carry)
-    if function is None or library in STATEFUL:
-        return None
+        return [guard_body(leaves, line, "the body", name, loop.kind.carry)]
     name = function.function.rpartition("<locals>.")[2]
     carry = loop.carry
     if short_path(loop.file).startswith(os.path.join("flax", "core")):
         # Linen gives a function its module before the carry, and a method as `self`.
         carry = 0 if "." in name else 1
-    return guard_body(leaves, "", f"what you give to {library}", name, carry)
+    return [guard_body(leaves, "", f"what you give to {library}", name, carry)]
 
 
 def _users_function(leaves: Leaves) -> Frame | None:

@@ -1,5 +1,6 @@
 """Finds the arguments that a compiled function refuses: of other types, or shared."""
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Sequence
@@ -32,7 +33,8 @@ def find_in_compiled(failure: Failure) -> Finding | None:
             differing.append((argument, info.dtype))
     leaves = []
     for path, (argument, dtype) in zip(paths, differing):
-        leaves.append(leaf_of(argument, path, dtype, site))
+        leaf = leaf_of(argument, dtype, site)
+        leaves.append(dataclasses.replace(leaf, path=path))
     return refused_call(site, leaves) if leaves else None
 
 
@@ -56,7 +58,7 @@ def _find_shared_arrays(site: Site) -> Finding | None:
             shared += group
     if not shared:
         return None
-    leaves = [leaf_of(x, x.text + x.name, None, site) for x in shared]
+    leaves = [leaf_of(x, None, site) for x in shared]
     # An array that stands in the call by itself is needed once for each argument.
     holders = [sources[0].text for sources in grouped(shared, lambda x: x.source)]
     holder = ", ".join(holders)

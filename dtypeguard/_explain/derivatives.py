@@ -1,5 +1,7 @@
 """Finds the cotangents that do not agree, and which arguments a call differentiates."""
 
+import numpy as np
+
 from .._blame.provenance import of_value
 from .._blame.why import recorded
 from .._leaves.dtypes import is_array
@@ -48,6 +50,6 @@ def differentiated(site: Site) -> set[int]:
         numbers = frame.f_locals.get("argnums")
         values = frame.f_locals.get("args")
         if numbers is not None and values:
-            numbers = (numbers,) if isinstance(numbers, int) else numbers
-            return {number % len(values) for number in numbers}  # -1 is the last
+            positions = np.atleast_1d(numbers) % len(values)  # -1 is the last
+            return set(positions.tolist())
     return set()

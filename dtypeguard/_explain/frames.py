@@ -100,9 +100,7 @@ class ControlFlow:
     @property
     def file(self) -> str:
         """The file of the caller."""
-        if self.line:
-            return self.line.file
-        return ""
+        return getattr(self.line, "file", "")
 
     def count_of(self, dtype: DType) -> int:
         """Returns how many of the first values have a dtype."""
@@ -122,8 +120,8 @@ class ControlFlow:
     @property
     def is_of_jax(self) -> bool:
         """Whether JAX itself wrote the body of a loop."""
-        code = self.bodies["body"].code
-        return code is not None and code.co_filename.startswith(FOLDER_OF_JAX)
+        file = getattr(self.bodies["body"].code, "co_filename", "")
+        return file.startswith(FOLDER_OF_JAX)
 
 
 def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
@@ -135,8 +133,8 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
     Args:
         frames: those that the error passed through, outside in.
     """
-    inside = list(itertools.takewhile(_is_of_libraries, reversed(frames)))
-    first = len(frames) - len(inside)
+    of_libraries = list(itertools.takewhile(_is_of_libraries, reversed(frames)))
+    first = len(frames) - len(of_libraries)
     line = origin_of_frame(frames[first - 1]) if first else None
     for number in range(first, len(frames)):
         inner_frames = frames[number:]
@@ -175,8 +173,7 @@ def _read_loop(
     if kind.is_pair:
         inputs += (tree_util.tree_map(_slice, sequences),)
     # The condition of a loop may stand next to its body.
-    named_jaxprs = sorted(_jaxprs(frames), key=lambda pair: "body" not in pair[0])
-    jaxprs = [jaxpr for _, jaxpr in named_jaxprs]
+    jaxprs = [jaxpr for _, jaxpr in _jaxprs(frames)]
     # Equinox names the carry before and after a turn so.
     compared: list[PyTree] = [variables.get(x) for x in ("buffer_val", "buffer_val2")]
     if kind.is_pair and None not in compared:

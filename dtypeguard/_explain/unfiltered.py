@@ -50,20 +50,16 @@ UNFILTERED = Unfiltered()
 
 def printed(error: BaseException) -> Iterator[BaseException]:
     """Yields the errors that Python prints with one: its causes, and members of groups."""
-    queue = [error]
-    seen = set()
-    for part in queue:
-        if id(part) in seen:
-            continue  # somebody raised an error from itself
-        seen.add(id(part))
+    parts = [error]
+    for part in parts:
         yield part
-        cause = part.__cause__
-        if cause is None and not part.__suppress_context__:
-            cause = part.__context__
-        if cause is not None:
-            queue.append(cause)
+        linked = [part.__cause__]
+        if not part.__suppress_context__:
+            linked.append(part.__context__)
         if isinstance(part, BaseExceptionGroup):
-            queue.extend(part.exceptions)
+            linked.extend(part.exceptions)
+        # Somebody may raise an error from itself.
+        parts += [x for x in linked if x is not None and x not in parts]
 
 
 def hide_jax(error: BaseException) -> None:

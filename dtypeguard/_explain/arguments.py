@@ -16,7 +16,7 @@ from .._source.origin import Why, origin_at
 from .._source.syntax import line_of_option
 from .._tracebacks.sites import Argument, Site, arguments, looked_up
 from .derivatives import differentiated
-from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_line
+from .finding import Failure, Finding, RefusedLeaf, users_line
 from .messages import PLACES, WHOLE_NUMBERS, Complaint
 
 
@@ -131,9 +131,7 @@ def _dtype_that_is_expected(
 def refused_call(site: Site, leaves: Sequence[RefusedLeaf]) -> Finding:
     """Returns a call with the leaves that it refuses."""
     name = site.name or "a call"
-    return Finding(
-        f"{name} refuses the types of what it is given.", leaves, RefusedCall(site)
-    )
+    return Finding(f"{name} refuses the types of what it is given.", leaves, site)
 
 
 def leaf_of(argument: Argument, wanted: DType | None, site: Site) -> RefusedLeaf:

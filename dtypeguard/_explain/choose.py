@@ -25,7 +25,6 @@ from .derivatives import differentiated
 from .finding import (
     NO_ARGUMENT,
     Finding,
-    RefusedCall,
     RefusedLeaf,
     SharedArrays,
     users_line,
@@ -75,8 +74,8 @@ def choose(finding: Finding, sites: Sequence[Site]) -> Advice:
         return _first_that_agree(cause, leaves, is_of_optimizer)
     if is_of_optimizer:
         return Advice([guard_optimizer(leaves)], [])
-    if isinstance(cause, RefusedCall):
-        return _first_two(_for_call(cause.site, leaves))
+    if isinstance(cause, Site):
+        return _first_two(_for_call(cause, leaves))
     return _for_branches(leaves)
 
 
@@ -93,7 +92,7 @@ def _is_of_optimizer(finding: Finding, sites: Sequence[Site]) -> bool:
     installed = itertools.takewhile(lambda site: is_installed(site.file), inside_out)
     if is_update(frame_of(site.frame) for site in installed):
         return True
-    if isinstance(finding.cause, RefusedCall):
+    if isinstance(finding.cause, Site):
         return False
     # What a branch passes on was not made by its optimizer.
     changed = [leaf for leaf in finding.leaves if leaf.why.origin and not leaf.passed_on]

@@ -8,7 +8,7 @@ from .._leaves.dtypes import is_array
 from .._leaves.types import Leaf
 from .._source.files import is_users
 from .._tracebacks.sites import Site
-from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_line, width
+from .finding import Failure, Finding, RefusedLeaf, users_line, width
 
 
 def find_cotangents(failure: Failure) -> Finding | None:
@@ -41,7 +41,7 @@ def _finding_of_cotangents(failure: Failure, narrow: Leaf, wide: Leaf) -> Findin
     leaf = RefusedLeaf("the cotangent", (wide,), lines, wanted=wanted)
     beside = RefusedLeaf("that beside it", (narrow,), of_value(narrow))
     headline = "a backward pass adds cotangents of different types."
-    return Finding(headline, [leaf, beside], RefusedCall(failure.sites[-1]))
+    return Finding(headline, [leaf, beside], failure.sites[-1])
 
 
 def differentiated(site: Site) -> set[int]:

@@ -156,17 +156,6 @@ class RefusedLeaf:
 
 
 @dataclasses.dataclass(frozen=True)
-class RefusedCall:
-    """A call whose arguments are refused.
-
-    Attributes:
-        site: the line of the call.
-    """
-
-    site: Site
-
-
-@dataclasses.dataclass(frozen=True)
 class SharedArrays:
     """A call that donates one array in several arguments.
 
@@ -179,11 +168,17 @@ class SharedArrays:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What an error is about: leaves, and what has them."""
+    """What an error is about.
+
+    Attributes:
+        headline: the first sentence of the note.
+        leaves: those that JAX refuses.
+        cause: what has them; the line of a call whose arguments they are.
+    """
 
     headline: str
     leaves: Sequence[RefusedLeaf]
-    cause: ControlFlow | RefusedCall | SharedArrays
+    cause: ControlFlow | Site | SharedArrays
 
 
 def width(dtype: DType) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from types import TracebackType
 
 import jax
 
-FOLDER_OF_JAX = os.path.join(os.path.dirname(os.path.abspath(jax.__file__)), "")
+FOLDER_OF_JAX = os.path.join(*jax.__path__, "")
 
 
 class Unfiltered:
@@ -55,9 +55,9 @@ def printed(error: BaseException) -> Iterator[BaseException]:
         yield part
         linked = [part.__cause__]
         if not part.__suppress_context__:
-            linked.append(part.__context__)
+            linked += [part.__context__]
         if isinstance(part, BaseExceptionGroup):
-            linked.extend(part.exceptions)
+            linked += part.exceptions
         # Somebody may raise an error from itself.
         parts += [x for x in linked if x is not None and x not in parts]
 

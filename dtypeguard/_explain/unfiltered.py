@@ -7,6 +7,7 @@ use JAX's options and nothing else of JAX.
 import contextlib
 import os
 import threading
+import traceback
 from collections.abc import Iterator
 from types import TracebackType
 
@@ -73,7 +74,11 @@ def hide_jax(error: BaseException) -> None:
 
 
 def _without_jax(trace: TracebackType | None) -> TracebackType | None:
-    """Returns a traceback as JAX filters it."""
+    """Returns a traceback as JAX filters it: only if it passed a boundary of JAX."""
+    # All of JAX's public functions have the code of one wrapper.
+    boundary = getattr(jax.lax.scan, "__code__", None)
+    if not any(frame.f_code is boundary for frame, _ in traceback.walk_tb(trace)):
+        return trace
     steps_outside = []
     while trace is not None:
         if not trace.tb_frame.f_code.co_filename.startswith(FOLDER_OF_JAX):

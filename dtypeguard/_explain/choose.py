@@ -219,13 +219,13 @@ def _for_branches(leaves: Leaves) -> Advice:
     for results in grouped(leaves, lambda leaf: leaf.path):
         remedies = []
         for dtype in _dtypes_to_meet_in(results):
-            remedies += _return_as(results, dtype)
+            remedies += _let_branches_return(results, dtype)
         first += remedies[:1]
         second += remedies[1:2]
     return Advice(first, second)
 
 
-def _return_as(results: Leaves, dtype: DType) -> Candidate:
+def _let_branches_return(results: Leaves, dtype: DType) -> Candidate:
     """Returns what to write for a result that all branches are to return in a dtype."""
     changed = [leaf for leaf in results if leaf.dtype != dtype]
     if not changed:

@@ -98,7 +98,8 @@ def autocast(
         call = WholeCall(f, args, kwargs)
         # Each call traces: what the function closes over may have changed.
         jaxpr, traced_result = call.trace()
-        results = emitter.emit_as_returned(jaxpr, call.arrays, call.second_traces(jaxpr))
+        traces = call.second_traces(jaxpr)
+        results = emitter.emit_as_returned(jaxpr, call.arrays, traces)
         _check(emitter.use, f)
         return call.finish(traced_result, results)
 

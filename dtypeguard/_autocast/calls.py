@@ -1,6 +1,7 @@
 """A call of a function: its arrays, its trace, and the objects that it changes in place."""
 
 import inspect
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -25,7 +26,8 @@ from .decide import may_ask
 # A Python number may decide what is traced.
 _STATIC_NUMBERS = (bool, int, float, complex)
 # NumPy results are not traced, and stay NumPy results.
-_CONSTANTS = (*_STATIC_NUMBERS, np.ndarray, *set(np.sctypeDict.values()))
+_NUMPY_SCALARS = set(np.sctypeDict.values())
+_CONSTANTS = (*_STATIC_NUMBERS, np.ndarray, *_NUMPY_SCALARS)
 
 
 class TracedResult(NamedTuple):
@@ -57,9 +59,9 @@ class WholeCall:
             args = (function.__self__, *args)
         # A module that is called may change itself: it is an argument like the others.
         elif is_in_place(function):
-            self._function = _call_object
+            self._function = operator.call
             args = (function, *args)
-        arguments = (args, dict(kwargs))
+        arguments = (args, kwargs)
         self._arguments = SplitTree(spread(arguments), _STATIC_NUMBERS)
         self._objects = list(objects_by_path(arguments).values())
         self.arrays = self._arguments.arrays
@@ -95,14 +97,11 @@ class WholeCall:
         result, contents_after = traced.tree.merged(arrays)
         for node, after in zip(self._objects, contents_after):
             put_contents(node, after.values)
-        original_of = {id(copy): x for copy, x in zip(traced.objects, self._objects)}
+        copies = map(id, traced.objects)
+        original_of = dict(zip(copies, self._objects))
 
         # The function may return an object that it was given.
         def restore(node: Contents) -> NNXObject | Contents:
             return original_of.get(id(node.node), node)
 
         return gathered(map_nodes(restore, result, Contents))
-
-
-def _call_object(function: Function, *args: PyTree, **kwargs: PyTree) -> PyTree:
-    return function(*args, **kwargs)

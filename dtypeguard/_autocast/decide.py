@@ -132,20 +132,21 @@ class ByPlan(Propagation[PlannedType]):
     # Values
 
     def constant(self, var, array):
-        dtype = dtype_or_none(var.aval)
+        written = PlannedType(dtype_or_none(var.aval))
         # A tracer has no numbers to look at, and an array of several hosts not all of them.
-        if kind(dtype) != "float" or isinstance(array, Tracer):
-            return PlannedType(dtype)
+        if isinstance(array, Tracer) or not is_floating(var.aval):
+            return written
         if not getattr(array, "is_fully_addressable", True):
-            return PlannedType(dtype)
+            return written
         # Of an array, its greatest finite number counts.
-        numbers = np.abs(np.asarray(array, dtype))
-        greatest = np.max(numbers, initial=0, where=np.isfinite(numbers))
+        numbers = np.abs(np.asarray(array, written.dtype))
+        is_finite = np.isfinite(numbers)
+        greatest = np.max(numbers, initial=0, where=is_finite)
         with np.errstate(all="ignore"):
             narrow = np.asarray(greatest).astype(self._plan.narrow)
         if greatest == 0 or 0 < narrow < np.inf:
-            return PlannedType(dtype)
-        return PlannedType(dtype, frozenset([_LOST]))
+            return written
+        return written._replace(reasons=frozenset([_LOST]))
 
     def crossing(self, value, aval):
         if self._plan.default == ALL:
@@ -155,30 +156,35 @@ class ByPlan(Propagation[PlannedType]):
 
     def joined(self, values, attempt):
         dtypes = [value.dtype for value in values]
-        dtype = max(dtypes, key=bits)
+        reasons = _reasons(values)
         # In the first turns of a loop the body tells; then the wider of both.
         if 0 < attempt < 3:
-            dtype = dtypes[-1]
-        return PlannedType(dtype, _reasons(values))
+            return PlannedType(dtypes[-1], reasons)
+        widest_dtype = max(dtypes, key=bits)
+        return PlannedType(widest_dtype, reasons)
 
     def entry_of(self, value, aval):
-        if value.dtype == dtype_or_none(aval) or not is_floating(aval):
+        if value.dtype == dtype_or_none(aval):
             return WRITTEN
-        return self._entry_for(Computes(value.dtype, value.dtype))
+        computes = Computes(value.dtype, value.dtype)
+        return self._entry_for(computes)
 
     # What holds other equations
 
     def node(self, node, operands):
-        self._entry(node)  # a plan may name a whole loop: the entry has matched then
+        # A plan may name a whole loop: the entry has matched then.
+        self._entry(node)
         return super().node(node, operands)
 
     def visit_call(self, node, values):
-        if node.name == primitives.AUTOCAST_PRODUCT:  # the program is autocast already
+        # The program may be autocast already.
+        if node.name == primitives.AUTOCAST_PRODUCT:
             self._use.has_product = True
         if node.name not in PLAIN_CALLS and node.name not in OWN_RULES:
             return self._as_written(node, values)
         self.call_operands[node.number] = values
-        results = self.inside(node.inner[0], values)
+        body = node.inner[0]
+        results = self.inside(body, values)
         if any(node.eqn.params.get("donated_invars", ())):
             # A buffer that is donated has room for a result of its own dtype.
             results = _widest_of_each(results, node.eqn.outvars)
@@ -196,24 +202,55 @@ class ByPlan(Propagation[PlannedType]):
 
     def inside(self, block, arguments):
         results = self.block(block, arguments)
-        return list(map(self.crossing, results, avals_of(block.outputs)))
+        avals = avals_of(block.outputs)
+        return list(map(self.crossing, results, avals))
 
     # Equations
 
     def visit_reduce_precision(self, node: Node, values: PlannedTypes) -> PlannedTypes:
-        params = bits_of(node.eqn.invars[0].aval.dtype)
+        operand = node.eqn.invars[0].aval
         # That of `jax.checkpoint` has the bits of its operand, and rounds nothing.
-        if params is not None and params.items() <= node.eqn.params.items():
+        if node.eqn.params == bits_of(operand.dtype):
             return self._moved(node, values)
         return self._as_written(node, values)
 
     def computed(self, node, values):
-        results = _rule_of_equation(node.eqn)(self, node, values)
+        rule = self._rule(node)
+        results = rule(node, values)
+        if node.name not in _PASS_LOSSES:
+            return results
         # A lost divisor makes the quotient large, and loses no number of it.
         counted = values[:1] if node.name == "div" else values
-        if node.name in _PASS_LOSSES and _LOST in _reasons(counted):
-            return _replace_floats(results, reasons=_reasons(results) | {_LOST})
-        return results
+        if _LOST not in _reasons(counted):
+            return results
+        reasons = _reasons(results)
+        return _with_reasons(results, reasons | {_LOST})
+
+    def _rule(self, node: Node) -> Callable[[Node, PlannedTypes], PlannedTypes]:
+        """Returns the rule of an equation that holds no others."""
+        if node.name in PRODUCT_NAMES:
+            return self._multiplied
+        if node.name in SUMS:
+            return self._summed
+        if node.name == "convert_element_type":
+            return self._converted
+        operands = avals_of(node.eqn.invars)
+        results = avals_of(node.eqn.outvars)
+        kinds = {value_kind(aval) for aval in [*operands, *results]}
+        # A narrow dtype cannot count: bfloat16 has no 257.
+        if node.name == "iota" or not kinds.isdisjoint(["complex", None]):
+            return self._as_written
+        is_named = node.name in _CHECKPOINT_NAMES
+        moves = is_named or primitives.moves(node.eqn, operands, results)
+        if not operands or not moves:
+            return self._plain
+        if node.name in _SPREADS:
+            return self._spread
+        # `jax.export` has symbolic sizes, which can be equal, but have no order.
+        is_larger = node.eqn.outvars[0].aval.size != node.eqn.invars[0].aval.size
+        if node.name == "broadcast_in_dim" and is_larger:
+            return self._spread
+        return self._moved
 
     def _entry(self, node: Node) -> PlanEntry | None:
         return self._use.entry(node.stack) or self._default_entry
@@ -223,7 +260,9 @@ class ByPlan(Propagation[PlannedType]):
 
     def _as_written(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         self.entries[node.number] = WRITTEN
-        return _result_types(node, reasons=_reasons(values) & {_ASKED})
+        results = planned_types(avals_of(node.eqn.outvars))
+        reasons = _reasons(values) & {_ASKED}
+        return _with_reasons(results, reasons)
 
     visit_own = _as_written
     visit_sample = _as_written
@@ -242,65 +281,78 @@ class ByPlan(Propagation[PlannedType]):
             return self._as_written(node, values)
         computes = Computes(dtype, result)
         self.entries[node.number] = self._entry_for(computes)
-        return _result_types(node, dtype=result)
+        written_dtypes = map(dtype_or_none, avals_of(node.eqn.outvars))
+        return [PlannedType(computes.of(written)) for written in written_dtypes]
 
     def _dtype_for(self, node: Node, values: PlannedTypes) -> DType | None:
         """Returns what an equation computes in by the plan; None if as written."""
         if not any(map(is_floating, avals_of(node.eqn.outvars))):
             return None
         entry = self._entry(node)
-        is_product = node.name in PRODUCT_NAMES
         dtype = self._plan.narrow if entry is None else entry.dtype
+        # To be wide harms nothing of what the source asks for.
         if not is_narrower(dtype, FLOAT32):
-            # To be wide harms nothing of what the source asks for.
             return dtype
-        if entry is None and not is_product:
-            has_floats = any(map(is_floating, values))
-            if self._plan.default != ALL or not has_floats:
-                return None
-        # A product of narrow operands is as the source has it.
-        narrowed = {FLOAT32} if is_product else {FLOAT32, self._plan.narrow}
-        may_be_narrow = _float_dtypes(node) <= narrowed
-        if (is_product or entry is None) and not may_be_narrow:
+        if not self._may_be_narrow(node, values, entry):
             return None
+        reason = self._reason_to_stay(node, values)
+        if reason is None:
+            return dtype
+        self._use.note(node.stack, f"by {reason}")
+        return None
+
+    def _may_be_narrow(
+        self, node: Node, values: PlannedTypes, entry: PlanEntry | None
+    ) -> bool:
+        """Returns whether the plan and the primitive let an equation be narrow."""
+        dtypes = _float_dtypes(node)
+        if node.name in PRODUCT_NAMES:
+            # A product of narrow operands is as the source has it.
+            return dtypes == {FLOAT32}
+        if entry is None:
+            has_floats = any(map(is_floating, values))
+            is_single = dtypes <= {FLOAT32, self._plan.narrow}
+            if self._plan.default != ALL or not has_floats or not is_single:
+                return False
         # Other bits would be other draws.
         is_draw = Written(node.stack).is_of_sampler
-        if is_draw or node.name in primitives.OF_OWN_DTYPES:
-            return None
+        return not is_draw and node.name not in primitives.OF_OWN_DTYPES
+
+    def _reason_to_stay(self, node: Node, values: PlannedTypes) -> str | None:
+        """Returns why an equation stays as written though the plan makes it narrow."""
+        if node.name in PRODUCT_NAMES and precision_of_product(node.eqn):
+            return "the precision that it asks for"
         reasons = _reasons(values)
-        if is_product and precision_of_product(node.eqn):
-            self._use.note(node.stack, "by the precision that it asks for")
-        elif _ASKED in reasons:
-            self._use.note(node.stack, "by its own cast")
-        elif _LOST in reasons:
-            self._use.note(node.stack, f"by a constant that {dtype} does not hold")
-        else:
-            return dtype
+        if _ASKED in reasons:
+            return "its own cast"
+        if _LOST in reasons:
+            return f"a constant that {self._plan.narrow} does not hold"
         return None
 
     def _plain(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """In the dtype of its entry, or of what the plan makes narrow."""
-        return self._in_dtype(node, values, self._dtype_for(node, values))
+        dtype = self._dtype_for(node, values)
+        return self._in_dtype(node, values, dtype)
 
     def _moved(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """In the dtype of its operands, which it does not round."""
-        floats = [value for value in values if is_floating(value)]
-        dtypes = {value.dtype for value in floats}
-        if len(dtypes) == 1:
-            (dtype,) = dtypes
-        else:
-            dtype = self._dtype_for(node, values)
+        dtypes = {value.dtype for value in values if is_floating(value)}
+        dtype = dtypes.pop() if len(dtypes) == 1 else self._dtype_for(node, values)
         results = self._in_dtype(node, values, dtype)
-        return _replace_floats(results, reasons=_reasons(floats))
+        reasons = _reasons(values)
+        return _with_reasons(results, reasons)
 
     def _spread(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """As its operands, but wide ones stay so: the derivative is a sum."""
-        return self._moved(node, _widest_of_each(values, node.eqn.invars))
+        wide_values = _widest_of_each(values, node.eqn.invars)
+        return self._moved(node, wide_values)
 
     def _summed(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """As written but where an entry says more."""
         entry = self._entry(node)
-        return self._in_dtype(node, values, None if entry is None else entry.dtype)
+        if entry is None:
+            return self._as_written(node, values)
+        return self._in_dtype(node, values, entry.dtype)
 
     def _converted(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """As written: a cast is the user's."""
@@ -316,7 +368,8 @@ class ByPlan(Propagation[PlannedType]):
             reasons = reasons | {_ASKED}
             if node.follows is None:
                 self._use.note(node.stack, "by a cast that may be asked for")
-        return _replace_floats(self._as_written(node, values), reasons=reasons)
+        results = self._as_written(node, values)
+        return _with_reasons(results, reasons)
 
     def _multiplied(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """A product or a convolution."""
@@ -334,34 +387,6 @@ class ByPlan(Propagation[PlannedType]):
         if not is_wide or not is_narrower(dtype, FLOAT32):
             result = dtype
         return self._in_dtype(node, values, dtype, result)
-
-
-_EquationRule = Callable[[ByPlan, Node, PlannedTypes], PlannedTypes]
-
-
-def _rule_of_equation(eqn: Equation) -> _EquationRule:
-    """Returns the rule of an equation that holds no others."""
-    name = eqn.primitive.name
-    if name in PRODUCT_NAMES:
-        return ByPlan._multiplied
-    if name in SUMS:
-        return ByPlan._summed
-    if name == "convert_element_type":
-        return ByPlan._converted
-    operands = avals_of(eqn.invars)
-    results = avals_of(eqn.outvars)
-    kinds = {value_kind(aval) for aval in [*operands, *results]}
-    # A narrow dtype cannot count: bfloat16 has no 257.
-    if name == "iota" or not kinds.isdisjoint(["complex", None]):
-        return ByPlan._as_written
-    moves = name in _CHECKPOINT_NAMES or primitives.moves(eqn, operands, results)
-    if not operands or not moves:
-        return ByPlan._plain
-    # `jax.export` has symbolic sizes, which can be equal, but have no order.
-    is_larger = eqn.outvars[0].aval.size != eqn.invars[0].aval.size
-    if name in _SPREADS or (name == "broadcast_in_dim" and is_larger):
-        return ByPlan._spread
-    return ByPlan._moved
 
 
 def precision_of_product(eqn: Equation) -> str:
@@ -407,26 +432,17 @@ def avals_of(variables: Sequence[Variable]) -> list[Aval]:
     return [var.aval for var in variables]
 
 
-def _result_types(node: Node, **fields: Any) -> PlannedTypes:
-    """Returns the types of results as written, but for fields of the floating ones."""
-    types = planned_types(avals_of(node.eqn.outvars))
-    return _replace_floats(types, **fields)
-
-
 def _reasons(values: Sequence[PlannedType]) -> frozenset[str]:
-    """Returns all reasons for which some of the values stay wide."""
-    return _NO_REASONS.union(*(value.reasons for value in values))
-
-
-def _replace_floats(values: PlannedTypes, **fields: Any) -> PlannedTypes:
-    """Returns types with other fields of the floating ones."""
-    # Indices and masks beside the floats keep their own dtypes.
-    types: PlannedTypes = []
+    """Returns all reasons for which some of the floating values stay wide."""
+    reasons = _NO_REASONS
     for value in values:
         if is_floating(value):
-            value = value._replace(**fields)
-        types.append(value)
-    return types
+            reasons |= value.reasons
+    return reasons
+
+
+def _with_reasons(values: PlannedTypes, reasons: frozenset[str]) -> PlannedTypes:
+    return [value._replace(reasons=reasons) for value in values]
 
 
 def dtype_or_none(value: Any) -> DType:

@@ -17,11 +17,11 @@ from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.compat import as_function
 from .._leaves.types import Aval, DType, Equation, Function, Jaxpr, Leaf
 from .._numbers.evaluate import as_dtype, bind
-from .._numbers.primitives import is_inexact
 from .decide import PlannedTypes, avals_of, dtype_or_none
 
 # Emits a jaxpr, of its arguments and the types of the first ones.
-Emit = Callable[[Jaxpr, Sequence[Leaf], PlannedTypes], tuple[list[Leaf], PlannedTypes]]
+_Emitted = tuple[list[Leaf], PlannedTypes]
+Emit = Callable[[Jaxpr, Sequence[Leaf], PlannedTypes], _Emitted]
 
 
 class OwnRule:
@@ -59,17 +59,18 @@ class OwnRule:
         return bind(self._eqn, arrays, self._eqn.params)
 
     def _jvp(self, primals, tangents):
-        def rule(primals, tangents):
-            return jax.jvp(self._as_written, primals, tangents)
-
-        jaxpr = jax.make_jaxpr(rule)(self._operands, _types_of_tangents(self._operands))
+        rule = functools.partial(jax.jvp, self._as_written)
+        operand_tangents = _types_of_tangents(self._operands)
+        jaxpr = jax.make_jaxpr(rule)(self._operands, operand_tangents)
         arrays = [*primals, *tangents]
         outputs, _ = self._emit(jaxpr, arrays, self._operand_types)
         results = self._inner.out_avals
         count = len(results)
         # JAX asks for tangents in the dtypes of the results.
-        tangents = in_types(outputs[count:], _types_of_tangents(results))
-        return in_types(outputs[:count], results), tangents
+        result_tangents = _types_of_tangents(results)
+        tangents = in_types(outputs[count:], result_tangents)
+        primals = in_types(outputs[:count], results)
+        return primals, tangents
 
     @functools.cached_property
     def _passes(self) -> tuple[Jaxpr, Jaxpr]:
@@ -89,36 +90,37 @@ class OwnRule:
 
         results = avals_of(self._eqn.outvars)
         residuals = first.out_avals[len(results) :]
-        return first, jax.make_jaxpr(backward)(residuals, _types_of_tangents(results))
+        cotangents = _types_of_tangents(results)
+        return first, jax.make_jaxpr(backward)(residuals, cotangents)
 
     def _forward(self, *arrays):
-        outputs, types = self._emit(self._passes[0], arrays, self._operand_types)
+        forward, _ = self._passes
+        outputs, types = self._emit(forward, arrays, self._operand_types)
         results = self._inner.out_avals
         count = len(results)
         # JAX traces the forward pass first.
         self._residual_types = types[count:]
-        return in_types(outputs[:count], results), outputs[count:]
+        residuals = outputs[count:]
+        return in_types(outputs[:count], results), residuals
 
     def _backward(self, residuals, cotangents):
         arrays = [*residuals, *cotangents]
-        derivatives, _ = self._emit(self._passes[1], arrays, self._residual_types)
+        _, backward = self._passes
+        derivatives, _ = self._emit(backward, arrays, self._residual_types)
         # JAX asks for the derivative in the dtype of the operand.
-        return tuple(in_types(derivatives, _types_of_tangents(self._inner.in_avals)))
+        tangents = _types_of_tangents(self._inner.in_avals)
+        return tuple(in_types(derivatives, tangents))
 
 
-def _types_of_tangents(avals: Sequence[Aval]) -> list[Aval]:
+def _types_of_tangents(avals: Sequence[Any]) -> list[Aval]:
     """Returns the types of derivatives: JAX's float0 of what has none."""
-    types: list[Aval] = []
-    for aval in avals:
-        if not is_inexact(aval):
-            aval = aval.update(dtype=jax.dtypes.float0, weak_type=False)
-        types.append(aval)
-    return types
+    return [aval.to_tangent_aval() for aval in avals]
 
 
 def in_types(values: Sequence[Leaf], avals: Sequence[Aval]) -> list[Leaf]:
     """Returns values in the dtypes of some types."""
-    return [to_dtype(value, dtype_or_none(aval)) for value, aval in zip(values, avals)]
+    dtypes = map(dtype_or_none, avals)
+    return list(map(to_dtype, values, dtypes))
 
 
 def to_dtype(array: Leaf, dtype: DType) -> Leaf:

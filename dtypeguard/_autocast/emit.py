@@ -80,9 +80,11 @@ class Emitter:
         """
         program = NumericProgram(jaxpr, _FORMATS, traces, is_measured=False)
         rules = ByPlan(program, self.use, default_entry)
-        types = [*types, *planned_types(arrays[len(types) :])]
-        result_types = rules.block(program.block, types)
-        return Emission(rules, self).block(program.block, arrays), result_types
+        remaining_types = planned_types(arrays[len(types) :])
+        result_types = rules.block(program.block, [*types, *remaining_types])
+        emission = Emission(rules, self)
+        results = emission.block(program.block, arrays)
+        return results, result_types
 
     def emit_as_returned(
         self, jaxpr: Jaxpr, arrays: Sequence[Leaf], traces: SecondTraces
@@ -102,8 +104,8 @@ class Emission(Interpreter):
 
     def enter(self, block, arguments):
         values = super().enter(block, arguments)
-        variables = list(values)
-        return dict(zip(variables, self._widen_shared(block, variables, values.values())))
+        widened = self._widen_shared(block, values, values.values())
+        return dict(zip(values, widened))
 
     @contextlib.contextmanager
     def context(self, eqn):
@@ -122,18 +124,20 @@ class Emission(Interpreter):
         return self._widen_shared(node.block, node.eqn.outvars, results)
 
     def _widen_shared(
-        self, block: Block, variables: Sequence[Variable], values: Iterable[Leaf]
+        self, block: Block, variables: Iterable[Variable], values: Iterable[Leaf]
     ) -> list[Leaf]:
         """Widens narrow values of several uses, since their cotangents are added up."""
         results: list[Leaf] = []
         for var, value in zip(variables, values):
-            is_shared = block.uses[var] > 1
-            results.append(_wide_but_rounded(value, var.aval) if is_shared else value)
+            if block.uses[var] > 1:
+                value = _wide_but_rounded(value, var.aval)
+            results.append(value)
         return results
 
     def written(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
         """Binds an equation as it stands."""
-        operands = in_types(values, avals_of(node.eqn.invars))
+        avals = avals_of(node.eqn.invars)
+        operands = in_types(values, avals)
         return bind(node.eqn, operands, node.eqn.params)
 
     visit_own = written
@@ -144,7 +148,8 @@ class Emission(Interpreter):
         """Computes an equation that holds no others."""
         if node.name in _COMPARING:
             values = _all_wide_but_rounded(node.eqn.invars, values)
-        computes = self._plan.computes(int(self._plan.entries[node.number]))
+        entry = int(self._plan.entries[node.number])
+        computes = self._plan.computes(entry)
         if computes is None:
             return self.written(node, values)
         if node.name in _BILINEAR and is_narrower(computes.dtype, FLOAT32):
@@ -153,9 +158,10 @@ class Emission(Interpreter):
             return [multiply(product, values)]
         try:
             return evaluate_in(node.eqn, values, computes)
-        except REFUSALS:  # the primitive takes no operands of this dtype
+        except REFUSALS:
+            # The primitive takes no operands of this dtype.
             results = self.written(node, values)
-            return [to_dtype(x, computes.result) if is_floating(x) else x for x in results]
+            return [to_dtype(x, computes.of(x.dtype)) for x in results]
 
     # What holds other equations
 
@@ -164,12 +170,12 @@ class Emission(Interpreter):
             return self._with_body(node, values)
         if node.name not in OWN_RULES:
             return self.written(node, values)
-        emit = functools.partial(
-            self._emitter.emit, default_entry=self._entry_of_rule(node)
-        )
+        entry = self._entry_of_rule(node)
+        emit = functools.partial(self._emitter.emit, default_entry=entry)
         inner = self._inner_jaxpr(node, node.inner[0], values)
-        rule = OwnRule(node.eqn, inner, emit, self._call_operands[node.number])
-        return rule.function()(*values)
+        operand_types = self._call_operands[node.number]
+        function = OwnRule(node.eqn, inner, emit, operand_types).function()
+        return function(*values)
 
     def _entry_of_rule(self, node: Node) -> PlanEntry | None:
         """Returns the entry for the lines of a rule, which are traced as that of its call.
@@ -208,17 +214,14 @@ class Emission(Interpreter):
         for name, value in node.eqn.params.items():
             if value is body.jaxpr:
                 params[name] = self._inner_jaxpr(node, body, values)
-        return bind(node.eqn, values, {**node.eqn.params, **params})
+        new_params = {**node.eqn.params, **params}
+        return bind(node.eqn, values, new_params)
 
     def visit_shard_map(self, node, values):
-        def run(arrays):
-            block = node.inner[0]
-            return self._settled(node, block.outputs, self.block(block, arrays))
-
         params = node.eqn.params
         # The parameters of the primitive have other names in other releases.
         mapped = jax.shard_map(
-            run,
+            functools.partial(self._settled_block, node, node.inner[0]),
             mesh=params["mesh"],
             in_specs=(list(params["in_specs"]),),
             out_specs=list(params["out_specs"]),
@@ -233,16 +236,18 @@ class Emission(Interpreter):
         if node.name == "custom_vjp_call":
             return True
         # Equations inside of another one have the numbers before its own.
-        first = min(block.first for block in node.inner)
+        first = node.inner[0].first
         if self._plan.entries[first : node.number].any():
             return True
-        return any(map(_is_in_other_dtype, values, avals_of(node.eqn.invars)))
+        avals = avals_of(node.eqn.invars)
+        return any(map(_is_in_other_dtype, values, avals))
 
     def _inner_jaxpr(self, node: Node, block: Block, values: Sequence[Leaf]) -> Jaxpr:
         """Returns the jaxpr of a block of an equation, whose last operands it has."""
-        variables = block.inputs[len(block.consts) :]
         avals: list[Aval] = []
-        for var, value in zip(variables, values[len(values) - len(variables) :]):
+        variables = block.inputs[len(block.consts) :]
+        operands = values[len(values) - len(variables) :]
+        for var, value in zip(variables, operands):
             aval = var.aval
             if _is_in_other_dtype(value, aval):
                 aval = aval.update(dtype=value.dtype, weak_type=False)
@@ -250,19 +255,23 @@ class Emission(Interpreter):
         part = self._plan.part(block.first, block.number)
         carried = self._plan.carried.get(node.number)
         # An equal jaxpr of another identity would compile once more.
-        key = (open_jaxpr(block.jaxpr), tuple(avals), part, carried)
+        opened = open_jaxpr(block.jaxpr)
+        key = (opened, tuple(avals), part, carried)
         emitted = self._emitter.emitted
+        if len(emitted) > _MOST_EMITTED:
+            emitted.clear()
         if key not in emitted:
-
-            def run(arrays):
-                return self._settled(node, block.outputs, self.block(block, arrays))
-
-            if len(emitted) > _MOST_EMITTED:
-                emitted.clear()
+            run = functools.partial(self._settled_block, node, block)
             emitted[key] = jax.make_jaxpr(run)(avals)
         # `jit` and loops hold closed jaxprs, `jax.checkpoint` an open one.
-        is_open = open_jaxpr(block.jaxpr) is block.jaxpr
-        return open_jaxpr(emitted[key]) if is_open else emitted[key]
+        if opened is block.jaxpr:
+            return open_jaxpr(emitted[key])
+        return emitted[key]
+
+    def _settled_block(self, node: Node, block: Block, arrays: list[Leaf]) -> list[Leaf]:
+        """Returns the results of a block in the dtypes in which they leave its equation."""
+        results = self.block(block, arrays)
+        return self._settled(node, block.outputs, results)
 
     def _settled(
         self, node: Node, variables: Sequence[Variable], values: Sequence[Leaf]
@@ -271,11 +280,11 @@ class Emission(Interpreter):
         results: list[Leaf] = []
         entries = self._plan.carried[node.number]
         for value, var, entry in zip(values, variables, entries):
-            if is_floating(var.aval):
-                computes = self._plan.computes(entry)
-                dtype = var.aval.dtype if computes is None else computes.result
-                value = to_dtype(value, dtype)
-            results.append(value)
+            computes = self._plan.computes(entry)
+            dtype = dtype_or_none(var.aval)
+            if computes is not None:
+                dtype = computes.of(dtype)
+            results.append(to_dtype(value, dtype))
         return results
 
 
@@ -321,13 +330,15 @@ def _wide_but_rounded(array: Leaf, aval: Aval) -> Leaf:
     if not is_floating(aval) or not is_narrower(dtype, aval.dtype):
         return array
     wide = to_dtype(array, aval.dtype)
-    return lax.reduce_precision(wide, **bits_of(dtype) or {})
+    bits = bits_of(dtype) or {}
+    return lax.reduce_precision(wide, **bits)
 
 
 def _all_wide_but_rounded(
     variables: Sequence[Variable], values: Sequence[Leaf]
 ) -> list[Leaf]:
-    return list(map(_wide_but_rounded, values, avals_of(variables)))
+    avals = avals_of(variables)
+    return list(map(_wide_but_rounded, values, avals))
 
 
 def _is_in_other_dtype(value: Leaf, aval: Aval) -> bool:

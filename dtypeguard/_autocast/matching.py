@@ -126,7 +126,8 @@ class PlanUse:
             expression = line.expression if entry.expression else ""
             scope = line.scope if entry.scope else ""
             if line.place:
-                names.add(str(PlanEntry(line.place, expression, scope)))
+                named_alike = PlanEntry(line.place, expression, scope)
+                names.add(str(named_alike))
         return sorted(names)
 
 
@@ -144,10 +145,12 @@ def matches(entry: PlanEntry, line: PlanEntry) -> bool:
     entry_file, _, entry_function = entry.place.partition(":")
     file, _, function = line.place.partition(":")
     # The plan may have been written from another folder of the project.
-    shorter, longer = sorted([f"/{entry_file}", f"/{file}"], key=len)
-    is_in_file = longer.endswith(shorter)
+    files = [f"/{entry_file}", f"/{file}"]
+    shorter, longer = sorted(files, key=len)
+    if not longer.endswith(shorter):
+        return False
     # A function may be inside of that of the entry.
-    return is_in_file and f"{function}.".startswith(f"{entry_function}.")
+    return f"{function}.".startswith(f"{entry_function}.")
 
 
 @functools.lru_cache(10_000)

@@ -229,7 +229,8 @@ def entries_of(dtype_of_key: Any, scope: str = "") -> Iterator[PlanEntry]:
             raise PlanError(f"the plan has the entry {name}. Write {_FORM_OF_ENTRY}.")
         _check_choice(quoted(key), dtype, _PLAN_DTYPES)
         file, function, expression = match.groups("")
-        yield PlanEntry(f"{file}:{function}", expression, scope, jnp.dtype(dtype))
+        place = f"{file}:{function}"
+        yield PlanEntry(place, expression, scope, jnp.dtype(dtype))
 
 
 def _check_table(table: object) -> None:

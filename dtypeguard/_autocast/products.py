@@ -24,7 +24,6 @@ from .._leaves.compat import Primitive, x64_enabled
 from .._leaves.types import Aval, DType, Jaxpr, Leaf
 from .._numbers.evaluate import Computes, RetypedWalk, as_dtype, bound_product, current_mesh
 from .._numbers.primitives import AUTOCAST_PRODUCT
-from .._program.jaxprs import open_jaxpr
 from .._program.program import Block
 
 MULTIPLY = Primitive(AUTOCAST_PRODUCT)
@@ -39,15 +38,14 @@ class Product(NamedTuple):
         params: the parameters of its equation.
         dtype: the dtype to which the operands are rounded.
         result: the dtype of the result.
-        mapped: the axes of `jax.vmap` for the operands and for the result, the inner ones
-            first.
+        mapped: the axes of `jax.vmap` for the operands, the inner ones first.
     """
 
     primitive: Any
     params: tuple[tuple[str, Any], ...]
     dtype: DType
     result: DType
-    mapped: tuple[tuple[tuple[int | None, ...], int], ...] = ()
+    mapped: tuple[tuple[int | None, ...], ...] = ()
 
     def __repr__(self) -> str:
         return f"{self.primitive} in {self.dtype}"
@@ -55,14 +53,18 @@ class Product(NamedTuple):
     def compute(self, *operands: Leaf) -> Leaf:
         """Computes JAX's product of rounded operands."""
         function: Callable[..., Leaf] = self._compute_unmapped
-        for in_axes, out_axis in self.mapped:
-            function = jax.vmap(function, in_axes, out_axis)
+        for in_axes in self.mapped:
+            function = jax.vmap(function, in_axes)
         return function(*operands)
 
     def _compute_unmapped(self, *operands: Leaf) -> Leaf:
-        rounded = [as_dtype(jnp.asarray(x), self.dtype) for x in operands]
-        params = {**dict(self.params), "preferred_element_type": self.result}
-        return bound_product(self.primitive, rounded, params)
+        params = dict(self.params)
+        params["preferred_element_type"] = self.result
+        return bound_product(self.primitive, self.rounded(operands), params)
+
+    def rounded(self, operands: Sequence[Leaf]) -> list[Leaf]:
+        """Returns operands in the dtype to which the product rounds them."""
+        return [as_dtype(jnp.asarray(operand), self.dtype) for operand in operands]
 
 
 def multiply(product: Product, operands: Sequence[Leaf]) -> Leaf:
@@ -73,7 +75,7 @@ def multiply(product: Product, operands: Sequence[Leaf]) -> Leaf:
 
 
 def _operand_types(operands: Sequence[Leaf]) -> tuple[Aval, ...]:
-    return tuple(jax.typeof(x) for x in operands)
+    return tuple(map(jax.typeof, operands))
 
 
 def _context() -> object:
@@ -93,14 +95,15 @@ def _product_jaxpr(product: Product, avals: tuple[Aval, ...], _: object) -> Jaxp
 
 def _product_jvp(primals, tangents, *, product: Product, jaxpr: Jaxpr):
     # Rounded here, the narrow operands are what the backward pass keeps in memory.
-    narrow = [as_dtype(jnp.asarray(x), product.dtype) for x in primals]
+    narrow = product.rounded(primals)
     parts: list[Leaf] = []
     for place, tangent in enumerate(tangents):
         if not isinstance(tangent, ad.Zero):
             operands = list(narrow)
             operands[place] = tangent
             parts.append(multiply(product, operands))
-    return product.compute(*narrow), functools.reduce(lax.add, parts)
+    result_tangent = functools.reduce(lax.add, parts)
+    return product.compute(*narrow), result_tangent
 
 
 def _transposed(cotangent, *operands, product: Product, place: int, jaxpr: Jaxpr):
@@ -112,8 +115,7 @@ def _transposed(cotangent, *operands, product: Product, place: int, jaxpr: Jaxpr
     linear = operands[place].aval
     narrow_linear = linear.update(dtype=product.dtype, weak_type=False)
     narrow_product = product._replace(result=product.dtype)
-    other_operand = operands[1 - place]
-    rounded = [as_dtype(x, product.dtype) for x in (cotangent, other_operand)]
+    rounded = product.rounded([cotangent, operands[1 - place]])
     transpose = _transpose_jaxpr(
         narrow_product, place, narrow_linear, _operand_types(rounded), _context()
     )
@@ -140,14 +142,9 @@ def _transpose_jaxpr(
 
 
 def _map_product(operands, in_axes, *, product: Product, jaxpr: Jaxpr):
-    def product_with(axis: int) -> Product:
-        return product._replace(mapped=(*product.mapped, (tuple(in_axes), axis)))
-
-    mapped = _product_jaxpr(product_with(0), _operand_types(operands), _context())
-    last = open_jaxpr(mapped).eqns[-1]
-    # JAX moves the axis to the front from where it has it, and there it needs no move.
-    axis = last.params["permutation"][0] if last.primitive.name == "transpose" else 0
-    return multiply(product_with(axis), operands), axis
+    mapped = (*product.mapped, tuple(in_axes))
+    mapped_product = product._replace(mapped=mapped)
+    return multiply(mapped_product, operands), 0
 
 
 def _compute(*operands, product: Product, jaxpr: Jaxpr):

@@ -55,7 +55,6 @@ _ASKING = PRODUCT_NAMES | {"convert_element_type"}
 # number in it that is 0 or infinite in the narrow dtype.
 _ASKED = "asked for"
 _LOST = "lost"
-_NO_REASONS: frozenset[str] = frozenset()
 
 
 class PlannedType(NamedTuple):
@@ -67,7 +66,7 @@ class PlannedType(NamedTuple):
     """
 
     dtype: DType
-    reasons: frozenset[str] = _NO_REASONS
+    reasons: frozenset[str] = frozenset()
 
 
 PlannedTypes = list[PlannedType]
@@ -234,21 +233,20 @@ class ByPlan(Propagation[PlannedType]):
             return self._summed
         if node.name == "convert_element_type":
             return self._converted
-        operands = avals_of(node.eqn.invars)
-        results = avals_of(node.eqn.outvars)
-        kinds = {value_kind(aval) for aval in [*operands, *results]}
+        eqn = node.eqn
+        operands = avals_of(eqn.invars)
+        results = avals_of(eqn.outvars)
+        kinds = set(map(value_kind, [*operands, *results]))
         # A narrow dtype cannot count: bfloat16 has no 257.
         if node.name == "iota" or not kinds.isdisjoint(["complex", None]):
             return self._as_written
         is_named = node.name in _CHECKPOINT_NAMES
-        moves = is_named or primitives.moves(node.eqn, operands, results)
+        moves = is_named or primitives.moves(eqn, operands, results)
         if not operands or not moves:
             return self._plain
-        if node.name in _SPREADS:
-            return self._spread
         # `jax.export` has symbolic sizes, which can be equal, but have no order.
-        is_larger = node.eqn.outvars[0].aval.size != node.eqn.invars[0].aval.size
-        if node.name == "broadcast_in_dim" and is_larger:
+        is_larger = eqn.outvars[0].aval.size != eqn.invars[0].aval.size
+        if node.name in _SPREADS or (node.name == "broadcast_in_dim" and is_larger):
             return self._spread
         return self._moved
 
@@ -363,9 +361,9 @@ class ByPlan(Propagation[PlannedType]):
             return self._in_dtype(node, values, entry.dtype)
         reasons = values[0].reasons
         if is_narrower(after, before):
-            reasons = reasons - {_ASKED}
+            reasons -= {_ASKED}
         elif node.is_asked and is_narrower(before, after):
-            reasons = reasons | {_ASKED}
+            reasons |= {_ASKED}
             if node.follows is None:
                 self._use.note(node.stack, "by a cast that may be asked for")
         results = self._as_written(node, values)
@@ -434,7 +432,7 @@ def avals_of(variables: Sequence[Variable]) -> list[Aval]:
 
 def _reasons(values: Sequence[PlannedType]) -> frozenset[str]:
     """Returns all reasons for which some of the floating values stay wide."""
-    reasons = _NO_REASONS
+    reasons = frozenset[str]()
     for value in values:
         if is_floating(value):
             reasons |= value.reasons

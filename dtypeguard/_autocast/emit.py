@@ -189,16 +189,19 @@ class Emission(Interpreter):
         return None
 
     def visit_cond(self, node, values):
-        branches = [self._inner_jaxpr(node, block, values) for block in node.inner]
+        branches: list[Jaxpr] = []
+        for block in node.inner:
+            branches.append(self._inner_jaxpr(node, block, values))
         params = {**node.eqn.params, "branches": tuple(branches)}
         return bind(node.eqn, values, params)
 
     def visit_scan(self, node, values):
-        of_condition, shared, carry, scanned = split_operands(node.eqn, values)
+        _, shared, carry, scanned = split_operands(node.eqn, values)
         # The cotangents of what the turns share are added up.
         shared = _all_wide_but_rounded(node.eqn.invars, shared)
         carry = self._settled(node, node.eqn.outvars, carry)
-        return self._with_body(node, [*of_condition, *shared, *carry, *scanned])
+        operands = [*shared, *carry, *scanned]
+        return self._with_body(node, operands)
 
     def visit_while(self, node, values):
         of_condition, shared, carry, _ = split_operands(node.eqn, values)

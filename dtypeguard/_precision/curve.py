@@ -113,12 +113,21 @@ class Curve:
             return
         bound = tolerance
         for _ in range(_ATTEMPTS):
-            parts = smallest(order, self._ranking.error, bound)
-            error = self._run(self._plan_of(parts))
+            error = self._run(self._plan_of(self._enough(order, bound)))
             if error <= tolerance:
                 return
             # Compiled, a program may leave out roundings, and have others.
             bound *= tolerance / error
+
+    def _enough(self, order: Sequence[int], bound: float) -> list[int]:
+        """Returns the cheaper of the best parts for their price and the cheapest ones."""
+        ranking = self._ranking
+        # The best part for its price may be dear, where some cheap ones are enough
+        # together.
+        cheapest_first = sorted(order, key=lambda number: ranking.parts[number].work)
+        best = smallest(order, ranking.error, bound)
+        cheapest = smallest(cheapest_first, ranking.error, bound)
+        return min(best, cheapest, key=ranking.work_of)
 
     def _best_row(self) -> Plan:
         """Returns the plan with most narrow within the tolerance, or the best cheap one."""

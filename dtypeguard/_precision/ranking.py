@@ -85,6 +85,13 @@ class Ranking:
 
         return sorted(range(len(self.parts)), key=worth, reverse=True)
 
+    def work_of(self, numbers: Collection[int]) -> float:
+        """Returns the share of the multiply-adds in some parts."""
+        work = 0.0
+        for number in numbers:
+            work += self.parts[number].work
+        return work
+
     def named(self, entries: Collection[PlanEntry]) -> list[int]:
         """Returns the parts that some entries of a plan name."""
         numbers: list[int] = []
@@ -102,9 +109,7 @@ class Ranking:
             for candidate in reversed(wider):
                 if set(self.named([candidate])) <= set(wide):
                     entry = candidate
-            share = 0.0
-            for part in self.named([entry]):
-                share += self.parts[part].work
+            share = self.work_of(self.named([entry]))
             entries[dataclasses.replace(entry, share=share)] = None
         return tuple(entries)
 

@@ -80,8 +80,8 @@ def run(planted: Planted) -> str:
         jax.config.update(flag, was)
     _, _, data = out.getvalue().rpartition('{\n "error"')
     found = json.loads(f'{{"error"{data}') if data else {}
-    note = (found.get("error") or {}).get("note", "")
-    return "\n".join(filter(None, [note, *found.get("compiled_again", ())]))
+    notes = (found.get("error") or {}).get("notes", ())
+    return "\n".join([*(note["text"] for note in notes), *found.get("compiled_again", ())])
 
 
 def rows(planted: Planted) -> Iterator[Row]:

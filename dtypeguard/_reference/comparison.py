@@ -1,6 +1,6 @@
 """Compares a program with a reference: a tree of arrays, a dict by path, or a function."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
 from .._leaves.key_path import by_path, path_text
 from .._leaves.table import and_more, columns
-from .._leaves.types import Aval, Jaxpr, Leaf, PyTree
+from .._leaves.types import Aval, Leaf, PyTree
 from .._numbers.formats import Formats
 from .._numbers.subject import Subject, Traced
 from .._program.graph import Graph
@@ -31,9 +31,6 @@ def comparison(
 ) -> Callable[[Sequence[Leaf]], _Fields]:
     """Checks a reference, and returns the function that compares the two on some arrays."""
     avals = _numbers_of(traced)
-    function: Traced | None = None
-    array_of_path = {}
-    compared_paths = avals.keys()
     # Before anything runs, which may take long.
     if _is_function(reference, traced.outputs):
         function = subject.traced(reference)
@@ -43,33 +40,35 @@ def comparison(
             _shapes_of(avals),
             "Write a function around it that returns the same tree, of the same shapes.",
         )
-    else:
-        array_of_path = _arrays_of(reference, traced.outputs, avals)
-        compared_paths = array_of_path.keys()
-    # Where another computation begins, all that follows differs: the first output tells.
-    order = [n for n in _in_order(traced.program) if traced.outputs[n] in compared_paths]
+        order = _in_order(traced, avals)
 
-    def compare(arrays: Sequence[Leaf]) -> _Fields:
-        judge = Judge(traced, arrays, formats)
-        if function is None:
-            references = {}
+        def compare_function(arrays: Sequence[Leaf]) -> _Fields:
+            judge = Judge(traced, arrays, formats)
+            other_judge = Judge(function, arrays, formats)
+            differences = []
+            wrong = []
             for n in order:
-                references[n] = array_of_path[traced.outputs[n]]
-            return {"differences": judge.judge_arrays(references)}
-        other_judge = Judge(function, arrays, formats)
-        differences = []
-        wrong = []
-        for n in order:
-            difference = judge.judge_function(n, other_judge)
-            differences.append(difference)
-            if difference.verdict == "differs":
-                wrong.append(n)
-        where = None
-        if wrong:
-            where = divergence(judge.call, other_judge.call, wrong)
-        return {"differences": tuple(differences), "divergence": where}
+                difference = judge.judge_function(n, other_judge)
+                differences.append(difference)
+                if difference.verdict == "differs":
+                    wrong.append(n)
+            fields: _Fields = {"differences": tuple(differences)}
+            if wrong:
+                fields["divergence"] = divergence(judge.call, other_judge.call, wrong)
+            return fields
 
-    return compare
+        return compare_function
+    array_of_path = _arrays_of(reference, traced.outputs, avals)
+    references = {}
+    for n in _in_order(traced, array_of_path):
+        path = traced.outputs[n]
+        references[n] = array_of_path[path]
+
+    def compare_arrays(arrays: Sequence[Leaf]) -> _Fields:
+        judge = Judge(traced, arrays, formats)
+        return {"differences": judge.judge_arrays(references)}
+
+    return compare_arrays
 
 
 def _numbers_of(function: Traced) -> dict[str, Aval]:
@@ -82,18 +81,24 @@ def _numbers_of(function: Traced) -> dict[str, Aval]:
 
 
 def _shapes_of(arrays: Mapping[str, Aval | np.ndarray]) -> dict[str, str]:
-    return {path: str(array.shape) for path, array in arrays.items()}
+    shapes = {}
+    for path, array in arrays.items():
+        shapes[path] = str(array.shape)
+    return shapes
 
 
-def _in_order(program: Jaxpr) -> list[int]:
-    """Returns the numbers of outputs in the order in which a program computes them."""
-    graph = Graph(program)
-
-    # Values are numbered in order.
-    def place(n: int) -> int:
-        return max(graph.origins(graph.outputs[n]))
-
-    return sorted(range(len(graph.outputs)), key=place)
+def _in_order(traced: Traced, paths: Collection[str]) -> list[int]:
+    """Returns the numbers of some outputs in the order in which a program computes them."""
+    # Where another computation begins, all that follows differs: the first output tells.
+    graph = Graph(traced.program)
+    places = []
+    for n, path in enumerate(traced.outputs):
+        if path in paths:
+            output = graph.outputs[n]
+            # Values are numbered in order.
+            place = max(graph.origins(output))
+            places.append((place, n))
+    return [n for _, n in sorted(places)]
 
 
 def _is_function(reference: PyTree, paths: Sequence[str]) -> bool:
@@ -101,7 +106,11 @@ def _is_function(reference: PyTree, paths: Sequence[str]) -> bool:
     if not callable(reference):
         return False
     leaves = _by_path_text(reference)
-    return not any(hasattr(leaves.get(path), "shape") for path in paths)
+    for path in paths:
+        leaf = leaves.get(path)
+        if hasattr(leaf, "shape"):
+            return False
+    return True
 
 
 def _arrays_of(
@@ -120,12 +129,14 @@ def _arrays_of(
         # What a function changes in place may be left out.
         if path.startswith(("[1]", "[2]")):
             del shapes[path]
-    first_name = _output_name(min(shapes, default=""))
+    first_path = min(shapes, default="")
+    first_name = _output_name(first_path)
     advice = (
         "Give it a tree shaped as what the function returns, or a dict of arrays by path: "
         f"reference={{{first_name!r}: array, ...}}."
     )
-    _check_outputs("a reference", _shapes_of(arrays) | unknown, shapes, advice)
+    shapes_of_reference = _shapes_of(arrays) | unknown
+    _check_outputs("a reference", shapes_of_reference, shapes, advice)
     return arrays
 
 
@@ -138,13 +149,17 @@ def _check_outputs(
         own_shape = own_shapes.get(path, "missing")
         shape = shapes.get(path, "none")
         if own_shape != shape:
-            rows.append((_output_name(path), own_shape, f"the function has {shape}"))
+            name = _output_name(path)
+            expected = f"the function has {shape}"
+            rows.append((name, own_shape, expected))
     if not rows:
         return
     head = f"audit_precision got {subject} with other outputs than the function:"
-    listed = columns(rows[:_MOST_ROWS])
-    listed += and_more(len(rows) - len(listed), "output")
-    table = "\n  ".join([head, *listed])
+    lines = [head]
+    lines += columns(rows[:_MOST_ROWS])
+    rest = rows[_MOST_ROWS:]
+    lines += and_more(len(rest), "output")
+    table = "\n  ".join(lines)
     raise ValueError(f"{table}\n{advice}")
 
 
@@ -152,7 +167,9 @@ def _leaves(reference: PyTree, paths: Sequence[str]) -> dict[str, Leaf]:
     """Returns the leaves of a reference by path."""
     if not isinstance(reference, Mapping):
         # Of the only output also a list of numbers.
-        return {"": reference} if "" in paths else _by_path_text(reference)
+        if "" in paths:
+            return {"": reference}
+        return _by_path_text(reference)
     # A dict is the tree itself, or has paths as its keys.
     leaves = _by_path_text(dict(reference))
     if leaves.keys().isdisjoint(paths):
@@ -171,7 +188,8 @@ def _by_path_text(tree: PyTree) -> dict[str, Leaf]:
 
 def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
     """Returns a leaf of a reference as an array of numbers."""
-    wrong = f"audit_precision got {shown(leaf)} in the reference at {_output_name(path)}"
+    name = _output_name(path)
+    wrong = f"audit_precision got {shown(leaf)} in the reference at {name}"
     array = np.asarray(leaf)
     if kind(array.dtype) is None:
         raise TypeError(
@@ -181,7 +199,9 @@ def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
     is_complex = kind(aval.dtype) == "complex"
     if kind(array.dtype) == "complex" and not is_complex:
         raise TypeError(f"{wrong}, which is complex. Write its real part.")
-    return array.astype(np.complex128) if is_complex else array
+    if is_complex:
+        return array.astype(np.complex128)
+    return array
 
 
 def _output_name(path: str) -> str:

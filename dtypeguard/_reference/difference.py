@@ -56,9 +56,10 @@ class Difference(NamedTuple):
         if self.at:
             indices = ", ".join(map(str, self.at))
             element = f"element [{indices}]"
+        distance = abs(self.program - self.reference)
         return (
-            f"{element} is off by {abs(self.program - self.reference):.2g}: the program "
-            f"has {self.program:.8g}, the reference {self.reference:.8g}"
+            f"{element} is off by {distance:.2g}: the program has {self.program:.8g}, "
+            f"the reference {self.reference:.8g}"
         )
 
 
@@ -121,10 +122,12 @@ def headline_of(differences: Sequence[Difference]) -> str:
         says = f"rounding explains {explained}, and hides whether it is another computation"
     elif worst.verdict == "differs":
         says = f"rounding explains {explained}: another computation"
-    error = f"the reference differs by {percent(worst.error)}"
+    error = percent(worst.error)
+    head = f"the reference differs by {error}"
     if len(differences) == 1:
-        return f"{error}; {says}."
-    return f"{error} in {worst.name}; {says} in {count} of {len(differences)} outputs."
+        return f"{head}; {says}."
+    share = f"{count} of {len(differences)} outputs"
+    return f"{head} in {worst.name}; {says} in {share}."
 
 
 def _worst(differences: Sequence[Difference]) -> tuple[Difference, int]:
@@ -132,11 +135,13 @@ def _worst(differences: Sequence[Difference]) -> tuple[Difference, int]:
 
     Where another computation begins, later outputs differ as well: the first one tells.
     """
-    verdict = max((x.verdict for x in differences), key=_VERDICTS.index)
+    verdicts = [difference.verdict for difference in differences]
+    verdict = max(verdicts, key=_VERDICTS.index)
     with_verdict = [x for x in differences if x.verdict == verdict]
+    worst = max(with_verdict, key=attrgetter("error"))
     if verdict == "differs":
-        return with_verdict[0], len(with_verdict)
-    return max(with_verdict, key=attrgetter("error")), len(with_verdict)
+        worst = with_verdict[0]
+    return worst, len(with_verdict)
 
 
 def details_of(
@@ -166,8 +171,11 @@ def details_of(
     lines = lines[:_MOST_LINES]
     if hiding:
         most = max(hiding, key=attrgetter("rounding"))
-        text = f"rounding would hide a difference of up to {percent(most.rounding)}"
-        lines.append(_sentence(most, f"{text}; in float32 it would show", is_only))
+        hidden = percent(most.rounding)
+        text = (
+            f"rounding would hide a difference of up to {hidden}; in float32 it would show"
+        )
+        lines.append(_sentence(most, text, is_only))
     if divergence is not None:
         lines.append(str(divergence))
     elif worst.verdict == "differs" and is_only:

@@ -5,6 +5,7 @@ with the same sketch are the same, whatever their shapes. From an output that di
 way leads back over what only one of them has, to the values that both have.
 """
 
+import collections
 import math
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
@@ -33,7 +34,7 @@ class _Groups:
     """Groups of values that are equal but for rounding."""
 
     def __init__(self):
-        self._values_by_size: dict[int, list[_SketchedValue]] = {}
+        self._values_by_size = collections.defaultdict(list)
         self._count = 0
 
     def find(self, number: int, node: SketchNode) -> int | None:
@@ -44,7 +45,8 @@ class _Groups:
             return None
         norm = float(np.linalg.norm(node.sketch))
         # By size and not by shape: one program may reshape what the other one does not.
-        values = self._values_by_size.setdefault(math.prod(node.shape), [])
+        size = math.prod(node.shape)
+        values = self._values_by_size[size]
         for value in values:
             bound = _SAME_ERROR * max(norm, value.norm)
             # The norms alone tell most values apart.
@@ -53,7 +55,8 @@ class _Groups:
             if np.linalg.norm(value.sketch - node.sketch) <= bound:
                 return value.group
         self._count += 1
-        values.append(_SketchedValue(norm, node.sketch, self._count))
+        value = _SketchedValue(norm, node.sketch, self._count)
+        values.append(value)
         return self._count
 
 
@@ -106,25 +109,28 @@ class _ComparedProgram:
             node = self.nodes[number]
             sources = set()
             for operand in node.operands:
-                if operand is None:
-                    continue
+                if operand in made_of:
+                    sources |= made_of[operand]
                 # A value of both programs is its own source.
-                sources |= made_of.get(operand, {self.groups[operand]})
-            made_of[number] = sources - {None}
+                elif operand is not None:
+                    sources.add(self.groups[operand])
+            made_of[number] = frozenset(sources - {None})
             if node.sketch is not None:
-                look = (frozenset(made_of[number]), math.prod(node.shape))
-                values[look] = number
+                size = math.prod(node.shape)
+                values[made_of[number], size] = number
         return values
 
     def beginning(self, number: int) -> Origin | None:
         """Returns the first line on the way to a value that both programs do not have."""
-        return self.line(self.way_to([number]) or [number])
+        way = self.way_to([number])
+        return self.line(way or [number])
 
     def line(self, numbers: Iterable[int]) -> Origin | None:
         """Returns the line of the first value with a line."""
         for number in numbers:
             # An input has no equation.
-            origin = Written(self.nodes[number].stack).origin
+            node = self.nodes[number]
+            origin = Written(node.stack).origin
             if origin is not None:
                 return origin
         return None
@@ -135,7 +141,8 @@ def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> D
     groups = _Groups()
     program = _ComparedProgram(call, groups)
     compared = _ComparedProgram(reference, groups)
-    shared = set(program.groups) & set(compared.groups) - {None}
+    shared = set(program.groups).intersection(compared.groups)
+    shared.discard(None)
     program.shared = shared
     compared.shared = shared
     values = program.own_values(outputs)
@@ -148,7 +155,8 @@ def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> D
     # One returns what the other computes further with, such as a factor that a port lacks.
     if bool(values) != bool(reference_values):
         for n in outputs:
-            pairs.append((program.outputs[n], compared.outputs[n]))
+            pair = (program.outputs[n], compared.outputs[n])
+            pairs.append(pair)
     for first, second in pairs:
         # Constants have no number, and inputs no sketch.
         if first is None or second is None:
@@ -159,9 +167,14 @@ def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> D
             continue
         # Nothing is relative to zeros.
         norm = np.linalg.norm(sketch) or 1.0
-        apart = np.linalg.norm(sketch - reference_sketch) / norm
+        distance = np.linalg.norm(sketch - reference_sketch)
+        apart = float(distance / norm)
         line = program.beginning(first)
         reference_line = compared.beginning(second)
-        return Divergence(line, reference_line, float(apart))
-    equal = [n for n, group in enumerate(program.groups) if group in shared]
-    return Divergence(program.line(reversed(equal)))
+        return Divergence(line, reference_line, apart)
+    equal = []
+    for number, group in enumerate(program.groups):
+        if group in shared:
+            equal.append(number)
+    last_line = program.line(reversed(equal))
+    return Divergence(last_line)

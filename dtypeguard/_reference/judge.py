@@ -47,7 +47,8 @@ _STEPS = np.array([-1.0, 0, 0, 0, 0, 0, 0, 1])
 _TPU_DTYPE = jnp.dtype("bfloat16")
 _SINGLE_DTYPE = np.dtype("float32")
 _DOUBLE_DTYPE = np.dtype("float64")
-_GRID_DTYPES = (_TPU_DTYPE, np.dtype("float16"), _SINGLE_DTYPE)
+_HALF_DTYPE = np.dtype("float16")
+_GRID_DTYPES = (_TPU_DTYPE, _HALF_DTYPE, _SINGLE_DTYPE)
 # An H100 computes as an A100 does; neither rounds small products, but by request.
 _JUDGED_DEVICES = ("tpu", "a100", "tensorfloat32")
 IN_FLOAT64 = Formats(_DOUBLE_DTYPE)
@@ -85,6 +86,11 @@ class Bound(NamedTuple):
     most: np.ndarray
     least: np.ndarray
 
+    def explains(self, n: int) -> float:
+        """Returns up to which size rounding explains a difference in an output."""
+        overall, _ = self.most[n]
+        return _EXPLAINS * overall
+
 
 class Judge:
     """Judges references of a program by how far rounding takes its outputs.
@@ -99,13 +105,15 @@ class Judge:
         self.call = RunCall(traced.program, traced.traces, arrays)
         self._paths = traced.outputs
         self._formats = formats
-        self._is_exact = [not is_inexact(aval) for aval in traced.program.out_avals]
+        avals = traced.program.out_avals
+        self._is_exact = [not is_inexact(aval) for aval in avals]
         self._narrow = _narrowest_dtype(traced.avals, formats)
         self._shows_in = "float64"
         if bits(self._narrow) < 32:
             self._shows_in = "float32"
         # Whatever was compiled for some dtypes is used again.
-        self._runner = functools.cache(functools.partial(_runner, self.call))
+        runner = functools.partial(_runner, self.call)
+        self._runner = functools.cache(runner)
         self._run_wide = self._runner(IN_FLOAT64, plans.wide)
         self._bound = functools.cache(self._measure_bound)
 
@@ -142,14 +150,22 @@ class Judge:
             if seed > 0:
                 arrays = _perturb(arrays, dtype, seed)
             wide_outputs = self._run_wide(arrays)
-            rounded.append(self._sizes(run_narrow(arrays), wide_outputs))
-            moved.append(self._sizes(wide_outputs, self.truth))
-        if is_device:  # it rounds products, and not its inputs
-            moved = []
+            narrow_outputs = run_narrow(arrays)
+            sizes = self._sizes(narrow_outputs, wide_outputs)
+            rounded.append(sizes)
+            if not is_device:  # it rounds products, and not its inputs
+                sizes = self._sizes(wide_outputs, self.truth)
+                moved.append(sizes)
         least = np.min(rounded, axis=0)
-        rounded.append(self._sizes_of_source(dtype))
-        most = np.max(rounded + moved, axis=0)
+        sizes_of_source = self._sizes_of_source(dtype)
+        samples = [*rounded, *moved, sizes_of_source]
+        most = np.max(samples, axis=0)
         return Bound(dtype, most, least)
+
+    def _bound_in(self, dtype: np.dtype) -> Bound:
+        """Returns how far rounding takes the program where it computes in a dtype."""
+        formats = Formats(self._formats.wide, dtype)
+        return self._bound(formats)
 
     def _sizes(
         self, outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]
@@ -157,16 +173,23 @@ class Judge:
         """Returns how far outputs are apart, a row for each."""
         rows = []
         for output, array, is_exact in zip(outputs, expected, self._is_exact):
-            rows.append(_size(_subtract(output, array), is_exact))
+            off = _subtract(output, array)
+            row = _size(off, is_exact)
+            rows.append(row)
         return np.array(rows)
 
     def _sizes_of_source(self, dtype: np.dtype) -> np.ndarray:
         """Returns how far numbers of the source, in a dtype, take each output."""
         eps = min(_eps(dtype), _eps(_SINGLE_DTYPE))
-        norms = np.array([_size(_finite(output)) for output in self.truth])
+        rows = []
+        for output in self.truth:
+            finite_output = _finite(output)
+            rows.append(_size(finite_output))
+        norms = np.array(rows)
         norms[self._is_exact] = 0.0
         largest = np.max(norms, axis=0)
-        sizes = np.maximum(norms, _SMALL_OUTPUT * largest)
+        least_size = _SMALL_OUTPUT * largest
+        sizes = np.maximum(norms, least_size)
         sizes[self._is_exact] = 0.0
         return _SOURCE_UNITS * eps * sizes
 
@@ -178,24 +201,27 @@ class Judge:
         wrong = {}
         for n, reference in references.items():
             array = _as_float64(reference)
-            differences[n] = self._judge_array(n, array)
-            if differences[n].verdict == "differs":
+            difference = self._judge_array(n, array)
+            differences[n] = difference
+            if difference.verdict == "differs":
                 wrong[n] = array
         reason = self._reason_of_device(wrong)
         for n in wrong:
-            differences[n] = differences[n]._replace(reason=reason)
+            difference = differences[n]
+            differences[n] = difference._replace(reason=reason)
         return tuple(differences.values())
 
     def _judge_array(self, n: int, array: np.ndarray) -> Difference:
         ratios = []
         for bound in self._bounds(array):
-            ratios.append(self._ratio(bound, n, array))
-            if ratios[-1] <= _EXPLAINS:
+            ratio = self._ratio(bound, n, array)
+            ratios.append(ratio)
+            if ratio <= _EXPLAINS:
                 break
-        difference = self._difference(n, array, min(ratios))
+        least_ratio = min(ratios)
+        difference = self._difference(n, array, least_ratio)
         # The rounding of the program itself may hide as much.
-        is_own = len(ratios) == 1 and difference.verdict == "rounding"
-        if is_own and not self._is_exact[n]:
+        if ratios[0] <= _EXPLAINS and not self._is_exact[n]:
             return difference._replace(shows_in=self._shows_in)
         return difference
 
@@ -208,19 +234,20 @@ class Judge:
             dtypes.append(_SINGLE_DTYPE)
         for dtype in dtypes:
             if dtype not in (_DOUBLE_DTYPE, self._narrow):
-                yield self._bound(Formats(self._formats.wide, dtype))
+                yield self._bound_in(dtype)
 
     def judge_function(self, n: int, reference: "Judge") -> Difference:
         """Returns the verdict on another function, which runs in float64 as well."""
         bound = self._written
         if bits(self._narrow) < 32:
-            bound = self._bound(Formats(self._formats.wide, _SINGLE_DTYPE))
+            bound = self._bound_in(_SINGLE_DTYPE)
         truth = reference.truth[n]
+        output = reference.outputs[n]
         ratio = self._ratio(bound, n, truth)
-        difference = self._difference(n, reference.outputs[n], ratio)
+        difference = self._difference(n, output, ratio)
         distance, _ = self._distance(n, truth)
-        explains = _EXPLAINS * bound.most[n, 0]
-        hides = _EXPLAINS * self._written.most[n, 0]
+        explains = bound.explains(n)
+        hides = self._written.explains(n)
         if difference.verdict == "rounding" or not explains < distance <= hides:
             return difference
         apart = self._relative(n, distance, truth)
@@ -240,10 +267,12 @@ class Judge:
             return ""
         for device in _JUDGED_DEVICES:
             products = products_named(device)
-            bound = self._bound(Formats(_SINGLE_DTYPE, is_own=True, products=products))
+            formats = Formats(_SINGLE_DTYPE, is_own=True, products=products)
+            bound = self._bound(formats)
             ratios = []
             for n, array in arrays.items():
-                ratios.append(self._ratio(bound, n, array))
+                ratio = self._ratio(bound, n, array)
+                ratios.append(ratio)
             if max(ratios) <= _EXPLAINS:
                 name = DEVICES.get(device, device)
                 return (
@@ -256,14 +285,16 @@ class Judge:
         """Returns how many times the bound a difference is, or its largest element."""
         most = bound.most[n]
         size = self._distance(n, array)
-        least = _LEAST_SHARE * bound.least[n, 0]
+        overall, _ = size
+        least, _ = _LEAST_SHARE * bound.least[n]
         if self._is_exact[n]:  # a share of few elements varies by chance
             elements = max(array.size, 1)
-            most = most + (most / elements) ** 0.5
+            variance = most / elements
+            most = most + np.sqrt(variance)
             least = 0.0
         # Whoever computes in 16 bits is off by more than that: they explain nothing.
         own_dtype = _narrowest_holding(array)
-        if size[0] < least and bits(bound.dtype) < 32 <= bits(own_dtype):
+        if overall < least and bits(bound.dtype) < 32 <= bits(own_dtype):
             return _DIFFERS_FROM
         return max(map(_ratio_of, size, most))
 
@@ -271,14 +302,16 @@ class Judge:
 
     def _distance(self, n: int, array: np.ndarray) -> np.ndarray:
         """Returns how far an array is from an output in float64."""
-        return _size(_subtract(array, self.truth[n]), self._is_exact[n])
+        off = _subtract(array, self.truth[n])
+        return _size(off, self._is_exact[n])
 
     def _relative(self, n: int, size: float, reference: np.ndarray) -> float:
         """Returns a size beside that of a reference, or of the output; a share as it is."""
         if self._is_exact[n]:
             return float(size)
         for array in (reference, self.truth[n]):
-            norm, _ = _size(_finite(array))
+            finite_array = _finite(array)
+            norm, _ = _size(finite_array)
             if norm:
                 return float(size / norm)
         # Nothing is relative to an output of zeros.
@@ -293,9 +326,9 @@ class Judge:
             verdict = "undecidable"
         # Whatever dtype told, a reader has the program as written.
         output = self.outputs[n]
-        off = np.abs(_subtract(output, reference))
+        off = _subtract(output, reference)
         error, _ = _size(off, self._is_exact[n])
-        explained = _EXPLAINS * self._written.most[n, 0]
+        explained = self._written.explains(n)
         difference = Difference(
             output=self._paths[n],
             error=self._relative(n, error, reference),
@@ -306,11 +339,14 @@ class Judge:
             difference = difference._replace(shows_in=self._shows_in)
         if not error:
             return difference
-        off = np.nan_to_num(off, nan=np.inf)
-        indices = np.unravel_index(np.argmax(off), off.shape)
+        distances = np.nan_to_num(np.abs(off), nan=np.inf)
+        largest = np.argmax(distances)
+        indices = np.unravel_index(largest, distances.shape)
         at = tuple(map(int, indices))
         return difference._replace(
-            at=at, program=float(output[at]), reference=float(reference[at])
+            at=at,
+            program=float(output[at]),
+            reference=float(reference[at]),
         )
 
 
@@ -327,8 +363,9 @@ def _runner(
 
     def run_on(arrays: Sequence[Leaf]) -> list[np.ndarray]:
         with set_x64(is_x64):
-            inputs = [jnp.asarray(x, x.dtype) for x in arrays]
-            return [_as_float64(x) for x in run(program, plan, inputs)]
+            inputs = [jnp.asarray(array, array.dtype) for array in arrays]
+            outputs = run(program, plan, inputs)
+            return [_as_float64(output) for output in outputs]
 
     return run_on
 
@@ -346,17 +383,20 @@ def _perturb(arrays: Sequence[Leaf], dtype: DType, seed: int) -> list[Leaf]:
 
 
 def _perturb_array(array: Leaf, dtype: DType, random: np.random.Generator) -> Leaf:
-    wide_dtype = np.complex128 if kind(array.dtype) == "complex" else np.float64
+    wide_dtype = np.float64
+    if kind(array.dtype) == "complex":
+        wide_dtype = np.complex128
     wide = np.asarray(array).astype(wide_dtype)
     numbers = wide.ravel().view(np.float64)
     steps = random.choice(_STEPS, numbers.shape)
     # What a source has with few digits, and an integer, was not rounded.
     is_integer = numbers == np.round(numbers)
     steps[have_few_digits(numbers) | is_integer] = 0.0
-    moved = numbers * (1 + _eps(dtype) * steps)
+    factors = 1 + _eps(dtype) * steps
+    moved = (numbers * factors).view(wide_dtype)
     # In a narrower dtype it would be rounded back.
     moved_dtype = max(array.dtype, dtype, key=bits)
-    return moved.view(wide_dtype).reshape(array.shape).astype(moved_dtype)
+    return moved.reshape(array.shape).astype(moved_dtype)
 
 
 def _as_float64(array: Leaf) -> np.ndarray:
@@ -376,19 +416,23 @@ def _size(off: np.ndarray, is_exact: bool = False) -> np.ndarray:
     A root mean square; of exact numbers, the share that is not 0.
     """
     if is_exact or not off.size:
-        share = np.count_nonzero(off) / max(off.size, 1)
+        elements = max(off.size, 1)
+        share = np.count_nonzero(off) / elements
         return np.array([share, 0.0])
     with np.errstate(over="ignore", invalid="ignore"):
-        overall = np.sqrt(np.mean(off**2))
+        mean_square = np.mean(off**2)
+        overall = np.sqrt(mean_square)
         largest = np.max(np.abs(off))
-    return np.nan_to_num([overall, largest], nan=np.inf, posinf=np.inf)
+    sizes = [overall, largest]
+    return np.nan_to_num(sizes, nan=np.inf, posinf=np.inf)
 
 
 def _subtract(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Returns the difference; 0 where both are the same infinity, or both not a number."""
     with np.errstate(invalid="ignore"):
         both_are_nan = np.isnan(x) & np.isnan(y)
-        return np.where((x == y) | both_are_nan, 0.0, x - y)
+        are_equal = (x == y) | both_are_nan
+        return np.where(are_equal, 0.0, x - y)
 
 
 def _finite(array: np.ndarray) -> np.ndarray:
@@ -404,19 +448,24 @@ def _ratio_of(size: float, bound: float) -> float:
     """Returns how many times a bound a size is; 0 within the bound."""
     if size <= bound:
         return 0.0
-    return float(size / bound) if bound else math.inf
+    if not bound:
+        return math.inf
+    return float(size / bound)
 
 
 def _narrowest_dtype(avals: Iterable[Aval], formats: Formats) -> np.dtype:
     """Returns the narrowest floating dtype in which a program computes."""
     if formats.products is not None:
         return _TPU_DTYPE
-    dtypes = [] if formats.narrow is None else [formats.narrow]
+    dtypes = []
+    if formats.narrow is not None:
+        dtypes.append(formats.narrow)
     for aval in avals:
         if is_inexact(aval):
             # Of a complex number, that of its parts.
-            dtypes.append(jnp.finfo(aval.dtype).dtype)
-    return min(dtypes, key=lambda dtype: (bits(dtype), str(dtype)))
+            info = jnp.finfo(aval.dtype)
+            dtypes.append(info.dtype)
+    return min(dtypes, key=bits)
 
 
 def _narrowest_holding(numbers: np.ndarray) -> np.dtype:

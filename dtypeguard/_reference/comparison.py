@@ -52,10 +52,10 @@ def comparison(
                 differences.append(difference)
                 if difference.verdict == "differs":
                     wrong.append(n)
-            fields: _Fields = {"differences": tuple(differences)}
+            where = None
             if wrong:
-                fields["divergence"] = divergence(judge.call, other_judge.call, wrong)
-            return fields
+                where = divergence(judge.call, other_judge.call, wrong)
+            return {"differences": tuple(differences), "divergence": where}
 
         return compare_function
     array_of_path = _arrays_of(reference, traced.outputs, avals)

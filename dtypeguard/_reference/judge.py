@@ -465,7 +465,8 @@ def _narrowest_dtype(avals: Iterable[Aval], formats: Formats) -> np.dtype:
             # Of a complex number, that of its parts.
             info = jnp.finfo(aval.dtype)
             dtypes.append(info.dtype)
-    return min(dtypes, key=bits)
+    # Of bfloat16 and float16, that with the coarser steps.
+    return max(dtypes, key=_eps)
 
 
 def _narrowest_holding(numbers: np.ndarray) -> np.dtype:

@@ -22,8 +22,6 @@ from .recorder import Recorder
 # How often a line, a call or a return of the user's is looked at.
 _MOST_LOOKS = 10
 _MOST_RETURNS = 1000  # of a function that the user calls, from all lines
-# How often the arrays of before are looked at as recording begins.
-_MOST_STARTS = 100
 _TOOLS = (4, 3)  # places for tools that no known tool takes
 
 
@@ -39,7 +37,6 @@ class Monitored:
         self.recorder = Recorder()
         self._tool: int | None = None
         self._entered = 0
-        self._starts = 0
         self._lock = threading.RLock()
         self._busy: set[int] = set()  # threads that record
         # The functions that have events, by identity, as to hash code takes long.
@@ -78,7 +75,6 @@ class Monitored:
         if not free:
             return
         self._tool = free[0]
-        self._starts += 1
         self._monitoring = monitoring
         events = monitoring.events
         callbacks = {
@@ -98,8 +94,6 @@ class Monitored:
         for frame in callers(sys._getframe()):
             if is_recorded(frame.f_code.co_filename):
                 self._watch(frame.f_code, self._users_events)
-                if self._starts < _MOST_STARTS:
-                    self._record(self.recorder.before_recording, frame)
 
     def _stop(self) -> None:
         """Ends."""

@@ -6,7 +6,6 @@ JAX, which a script may choose first.
 """
 
 import contextlib
-import dataclasses
 import itertools
 import weakref
 from collections import deque
@@ -21,9 +20,7 @@ from .._source.inert import items_of, variables_of
 from .._source.origin import Frame, callers, frame_of
 from .value_record import ValueRecord
 from .values import (
-    LeafPlace,
     ValueType,
-    arrays_in,
     is_concrete,
     is_number,
     is_tracer,
@@ -37,8 +34,6 @@ _MOST_CALLERS = 12  # of a line
 _MOST_RETURNED = 20  # values of a call
 _MOST_STRONG = 10_000  # values that have no weak references
 
-Read = tuple[LeafPlace, ValueRecord]  # the place in a tree; empty for what the line names
-
 
 class _RunningFunction:
     """A running function of the user's, at a statement."""
@@ -48,9 +43,24 @@ class _RunningFunction:
         self.line = 0  # that runs; 0 where its end will not be seen
         self.statement = range(0)  # its lines
         # What the statement reads: variables, and what its calls return.
-        self.read: list[Read] = []
+        self.read: list[tuple[str, ValueRecord]] = []  # by the names of leaves
         # What a function returned that JAX called there.
-        self.results: Sequence[ValueRecord | None] = ()
+        self.results: Sequence[ValueRecord] = ()
+
+    def record_of_new(
+        self, name: str, array: Leaf, frames: Sequence[Frame], words: Words
+    ) -> ValueRecord:
+        """Returns the record of an array that the statement makes."""
+        array_type = value_type(array)
+        records = [record for read_name, record in self.read if read_name in ("", name)]
+        if len(records) == 0:
+            records = [record for _, record in self.read]
+        sources = [record for record in records if record.may_give(array_type)]
+        if words.asks_for(array.dtype):
+            sources = []
+        strong_types = {record.type for record in records if not record.type.is_weak}
+        is_promoted = bool(strong_types - {array_type})
+        return ValueRecord(frames, array_type, sources, is_promoted)
 
 
 class Recorder:
@@ -102,17 +112,17 @@ class Recorder:
         # As a function begins, no variables but its arguments have values.
         variables = variables_of(frame)
         names = [name for name in frame.f_code.co_varnames if name in variables]
-        arguments = [variables[name] for name in names]
         caller = frame.f_back
-        if caller is not None and _is_of_recorded_file(caller):
+        if caller in _recorded_callers(frame)[:1]:
             frames = _frames(caller, caller.f_lineno)
             words = words_of(caller.f_code).get(caller.f_lineno)
-            for name, value in zip(names, arguments):
-                self._add_number(name, value, words, frames)
+            for name in names:
+                self._add_number(name, variables[name], words, frames)
         tracers = []
-        for place, leaf in named_leaves(arguments):
-            if is_tracer(leaf) and self.record_of(leaf) is None:
-                tracers.append((place[-1], leaf))
+        for name in names:
+            for leaf_name, leaf in named_leaves(variables[name], name):
+                if is_tracer(leaf) and self.record_of(leaf) is None:
+                    tracers.append((leaf_name, leaf))
         if tracers:
             self._link(tracers, frame)
 
@@ -143,16 +153,14 @@ class Recorder:
         self.on_line(frame, frame.f_lineno)
         self.on_result(frame, value)
         del self._running[id(frame)]
-        for caller in callers(frame):
-            if not _is_of_recorded_file(caller):
-                continue
+        for caller in _recorded_callers(frame)[:1]:
             running = self._running.get(id(caller))
-            if running is not None and caller is frame.f_back:
+            if running is None:
+                return
+            if caller is frame.f_back:
                 running.read += self._reads_of(value)
-            elif running is not None:
-                # What JAX calls comes out of it as other values.
-                running.results = [self.record_of(leaf) for leaf in arrays_in(value)]
-            return
+            else:  # what JAX calls comes out of it as other values
+                running.results = [record for _, record in self._reads_of(value)]
 
     def on_result(self, frame: FrameType, value: PyTree) -> None:
         """Records what a call on the current line of a user's function returns."""
@@ -161,39 +169,29 @@ class Recorder:
             return
         line = frame.f_lineno
         frames = _frames(frame, line)
-        words = words_of(frame.f_code).get(line)
-        arrays = []
-        for place, leaf in named_leaves(value):
-            name = _last_name(place)
-            if is_concrete(leaf):
-                arrays.append((place, leaf))
-            elif type(leaf) is float and name.isidentifier():
+        for name, leaf in named_leaves(value):
+            if type(leaf) is float and name.isidentifier():
                 self._add_number(name, leaf, None, frames)
-        self._add_arrays(running, frames, arrays, words)
+        words = words_of(frame.f_code).get(line, Words(line))
+        self._add_arrays(running, frames, list(named_leaves(value)), words)
         running.read += self._reads_of(value)[:_MOST_RETURNED]
 
-    def _reads_of(self, value: PyTree) -> list[Read]:
-        """Returns the arrays in a value and the known numbers, by their places."""
-        reads = []
-        for place, leaf in named_leaves(value):
-            record = None
-            if is_concrete(leaf):
-                # Its type counts, even if nobody saw its line.
-                record = self.record_of(leaf) or ValueRecord((), value_type(leaf))
-            elif place:
-                record = self.record_of_number(place[-1], leaf)
+    def _reads_of(self, value: PyTree) -> list[tuple[str, ValueRecord]]:
+        """Returns the records of the arrays in a value and of the known numbers."""
+        records: list[tuple[str, ValueRecord]] = []
+        if is_number(value):  # without a name
+            return records
+        for name, leaf in named_leaves(value):
+            record = self.record_of(leaf) or self.record_of_number(name, leaf)
+            # An array of which nobody saw the line is not made by those that read it.
+            if record is None and is_concrete(leaf):
+                record = ValueRecord((), value_type(leaf))
+                self._add(leaf, record)
             if record is not None:
-                reads.append((place, record))
-        return reads
+                records.append((name, record))
+        return records
 
     # Lines
-
-    def before_recording(self, frame: FrameType) -> None:
-        """Notes the arrays that a function has before recording begins: of no line."""
-        for variables in (variables_of(frame), frame.f_globals):
-            for leaf in arrays_in(dict(variables)):
-                if self.record_of(leaf) is None:
-                    self._add(leaf, ValueRecord((), value_type(leaf)))
 
     def on_line(self, frame: FrameType, line: int, is_last: bool = False) -> None:
         """Records the begin of a line, which is the end of the line before.
@@ -214,24 +212,21 @@ class Recorder:
             self._after_line(frame, running, words_by_line[running.line])
         # What lines do that are not seen would be taken for what this one does.
         running.line = 0 if is_last else line
-        words = words_by_line.get(line)
+        words = words_by_line.get(line, Words(line))
         if line not in running.statement:
-            running.statement = range(line, words.end + 1 if words else line)
+            running.statement = range(line, words.end + 1)
             running.read = []
             running.results = ()
-        if words is not None:
-            running.read += self._reads_before(frame, words)
-
-    def _reads_before(self, frame: FrameType, words: Words) -> list[Read]:
-        """Returns what the variables hold that a line reads."""
         variables = variables_of(frame)
-        reads = []
+        read_by_line = self._read_by_line.setdefault((code.co_filename, line), {})
         for name in words.read:
             value = variables.get(name, frame.f_globals.get(name))
-            for place, record in self._reads_of(value):
-                # A leaf that the line names is read by itself.
-                reads.append(((), record) if words.names(place) else (place, record))
-        return reads
+            reads = self._reads_of(value)
+            running.read += reads
+            for leaf_name, record in reads:
+                # One for each maker: a line in a loop reads many arrays of few lines.
+                if leaf_name in ("", *words.attributes):
+                    read_by_line[record.line or record.type] = record
 
     def _after_line(
         self, frame: FrameType, running: _RunningFunction, words: Words
@@ -239,51 +234,39 @@ class Recorder:
         """Records what is new in the variables that a line names."""
         variables = variables_of(frame)
         frames = _frames(frame, running.line)
-        names = list(words.stored)
-        # A call may change an object, but for a global one, which others share.
-        if words.calls:
-            names += [name for name in words.read if name in variables]
-        arrays = []
-        for name in names:
-            is_stored = name in words.stored
+        leaves = []
+        for name in words.stored:
+            self._add_objects(variables.get(name), frames)
+        # A line may change an object, but for a global one, which others share.
+        for name in {**words.stored, **words.read}:
             value = variables.get(name)
-            if is_stored:
-                self._add_objects(value, frames)
-            for place, leaf in named_leaves(value):
-                last_name = _last_name((name, *place))
-                if is_concrete(leaf) and (is_stored or place):
-                    arrays.append((place, leaf))
-                elif is_stored or last_name in words.attributes:
-                    self._add_number(last_name, leaf, words, frames)
-        # One for each maker: a line in a loop reads many arrays of few lines.
-        read = self._read_by_line.setdefault(frames[0][:2], {})
-        for place, record in running.read:
-            if not place:
-                read[record.line or record.type] = record
-        self._add_arrays(running, frames, arrays, words)
+            for leaf_name, leaf in named_leaves(value, name):
+                if name in words.stored or leaf_name in words.attributes:
+                    self._add_number(leaf_name, leaf, words, frames)
+            leaves += named_leaves(value)
+        self._add_arrays(running, frames, leaves, words)
 
     def _add_arrays(
         self,
         running: _RunningFunction,
         frames: Sequence[Frame],
-        arrays: Sequence[tuple[LeafPlace, Leaf]],
-        words: Words | None,
+        leaves: Sequence[tuple[str, Leaf]],
+        words: Words,
     ) -> None:
-        """Records those of some arrays that are new as made by a line."""
-        new = [(place, leaf) for place, leaf in arrays if self.record_of(leaf) is None]
-        results: Sequence[ValueRecord | None] = [None for _ in new]
+        """Records the new ones of some arrays as made by a line."""
+        new_arrays = []
+        for name, leaf in leaves:
+            if is_concrete(leaf) and self.record_of(leaf) is None:
+                new_arrays.append((name, leaf))
+        results: Sequence[ValueRecord] = ()
         # JAX gives back as many arrays as the function that it called.
-        if len(running.results) == len(new):
+        if len(running.results) == len(new_arrays):
             results = running.results
             running.results = ()
-        for (place, leaf), result in zip(new, results):
-            leaf_type = value_type(leaf)
+        for (name, leaf), result in itertools.zip_longest(new_arrays, results):
+            record = running.record_of_new(name, leaf, frames, words)
             if result is not None and result.type.dtype == leaf.dtype:
-                record = ValueRecord(frames, leaf_type, [result], is_passed=True)
-            else:
-                record = _record_of_result(frames, leaf_type, _at(place, running.read))
-                if words is not None and words.asks_for(leaf.dtype):
-                    record = dataclasses.replace(record, sources=())
+                record = ValueRecord(frames, record.type, [result], is_passed=True)
             self._add(leaf, record)
 
     # What is known
@@ -337,62 +320,12 @@ class Recorder:
         by_name[name] = ValueRecord(frames, value_type(number))
 
 
-def _record_of_result(
-    frames: Sequence[Frame], array_type: ValueType, read: Sequence[ValueRecord]
-) -> ValueRecord:
-    """Returns how an array came to be of what a line reads."""
-    sources = []
-    strong_types = set()
-    for record in read:
-        source = record.as_source_of(array_type)
-        if source is None:
-            continue
-        sources.append(source)
-        if not source.type.is_weak:
-            strong_types.add(source.type)
-    is_promoted = bool(strong_types - {array_type})
-    return ValueRecord(frames, array_type, sources, is_promoted)
-
-
-def _at(place: LeafPlace, reads: Sequence[Read]) -> list[ValueRecord]:
-    """Returns what was read at a place of a tree, and what is no tree."""
-    ends = [_common_end(read_place, place) for read_place, _ in reads]
-    longest = max([1, *ends])
-    records = []
-    for end, (read_place, record) in zip(ends, reads):
-        if end == longest or not read_place:
-            records.append(record)
-    return records
-
-
-def _common_end(first: LeafPlace, second: LeafPlace) -> int:
-    """Returns how many names at the end of two places are alike."""
-    number = 0
-    for name, other_name in zip(reversed(first), reversed(second)):
-        if name != other_name:
-            break
-        number += 1
-    return number
-
-
-def _last_name(names: LeafPlace) -> str:
-    """Returns the last name of a place, which may end with indices."""
-    for name in reversed(names):
-        if not name.isdigit():
-            return name
-    return ""
-
-
-def _is_of_recorded_file(frame: FrameType) -> bool:
-    return is_recorded(frame.f_code.co_filename)
+def _recorded_callers(frame: FrameType) -> list[FrameType]:
+    """Returns the callers of a function that are of the user's files, inside out."""
+    return [caller for caller in callers(frame) if is_recorded(caller.f_code.co_filename)]
 
 
 def _frames(frame: FrameType, line: int) -> list[Frame]:
     """Returns a line of a running function, and the user's lines that led there."""
-    frames = [frame_of(frame, line)]
-    for caller in callers(frame):
-        if _is_of_recorded_file(caller):
-            frames.append(frame_of(caller))
-        if len(frames) > _MOST_CALLERS:
-            break
-    return frames
+    outer_frames = map(frame_of, _recorded_callers(frame)[:_MOST_CALLERS])
+    return [frame_of(frame, line), *outer_frames]

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
+from operator import attrgetter
 
 from .._source.origin import Frame, Why, origin_of_frames
 from .values import ValueType
@@ -18,7 +19,7 @@ class ValueRecord:
         frames: the line and its callers, inside out; empty for a value without a line.
         type: of the value.
         sources: what may have given it its type: what an argument stands for, what the
-            function of a result returned, else what the line reads.
+            function of a result returned, else what the line reads of that type.
         is_promoted: whether the line reads other types as well.
         is_passed: whether it is an argument or a result.
     """
@@ -43,34 +44,29 @@ class ValueRecord:
         longest: Sequence[ValueRecord] = ()
         first_lines = set()
         for source in self.sources:
-            if self.is_passed or source.type == self.type:
-                first_lines.add(source.steps[-1].line if source.steps else None)
-                longest = max(longest, source.steps, key=len)
+            first_lines.add(source.steps[-1].line if source.steps else None)
+            longest = max(longest, source.steps, key=len)
         if len(first_lines) != 1:
             longest = ()
-        if not self.frames or self.is_passed:
+        if self.is_passed or self.line is None:
             return longest
         return (self, *longest)
 
     def why(self) -> Why:
         """Returns the line that gave the value its type, and the line to edit."""
-        steps = self.steps
-        if not steps:
+        if not self.steps:
             return Why(is_earlier=not (self.frames or self.sources))
         # The nearest line that promotes is the one to cast at.
-        promoted = [step for step in steps if step.is_promoted]
-        promotion = promoted[0] if promoted else steps[0]
+        promotion = max(self.steps, key=attrgetter("is_promoted"))
         origin = origin_of_frames(promotion.frames)
-        cause = origin_of_frames(steps[-1].frames)
+        cause = origin_of_frames(self.steps[-1].frames)
         if cause == origin:
             cause = None
         return Why(origin, cause, is_promoted=promotion.is_promoted)
 
-    def as_source_of(self, array_type: ValueType) -> "ValueRecord | None":
-        """Returns the record as that of an array; None for a number of another kind."""
+    def may_give(self, array_type: ValueType) -> bool:
+        """Returns whether an array of a type may have it from this value."""
         kinds = _NUMPY_KINDS.get(self.type.dtype)
         if kinds is None:
-            return self
-        if array_type.dtype.kind in kinds:
-            return dataclasses.replace(self, type=array_type)
-        return None
+            return self.type == array_type
+        return array_type.dtype.kind in kinds

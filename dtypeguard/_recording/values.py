@@ -3,9 +3,6 @@
 They are found without JAX, and nothing of the user's runs.
 """
 
-import functools
-import types
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from operator import itemgetter
 from types import FrameType
@@ -15,24 +12,9 @@ from .._leaves.types import Leaf, PyTree
 from .._source.inert import fields_of, is_a, items_of, package_of, variables_of
 from .._source.origin import callers, release
 
-LeafPlace = tuple[str, ...]  # the keys, indices and attributes that lead to a leaf
-
 # Of containers inside of one another, and of what they hold.
 _DEEPEST_CONTAINER = 8
 _MOST_PARTS = 2000
-_WITHOUT_ARRAYS = (
-    str,
-    bytes,
-    bool,
-    type(None),
-    type,
-    property,
-    types.CodeType,
-    types.ModuleType,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-)
 _NUMERIC_LIBRARIES = {"jax", "jaxlib", "numpy"}
 _OPAQUE_PACKAGES = {*_NUMERIC_LIBRARIES, "builtins", "typing", "logging", "threading"}
 
@@ -46,20 +28,15 @@ class ValueType(NamedTuple):
 
 def value_type(value: Leaf) -> ValueType:
     """Returns the type of an array or of a Python number."""
-    is_weak = bool(getattr(value, "weak_type", False))
+    is_weak = getattr(value, "weak_type", is_number(value))
     return ValueType(getattr(value, "dtype", type(value)), is_weak)
 
 
-@functools.cache
-def _is_array_type(kind: type) -> bool:
-    is_of_library = kind.__module__.startswith("numpy") or hasattr(kind, "aval")
-    return is_of_library and hasattr(kind, "dtype") and hasattr(kind, "shape")
-
-
 def is_concrete(value: object) -> bool:
-    """Returns whether a value is an array or a tracer; JAX shares its abstract values."""
+    """Returns whether a value is an array or a tracer, and no abstract value of JAX."""
     kind = type(value)
-    return package_of(kind) in _NUMERIC_LIBRARIES and _is_array_type(kind)
+    is_of_library = package_of(kind) in _NUMERIC_LIBRARIES
+    return is_of_library and hasattr(kind, "__array_priority__")
 
 
 def is_tracer(value: object) -> bool:
@@ -72,22 +49,23 @@ def is_number(value: object) -> bool:
     return type(value) in (int, float, complex)
 
 
-def named_leaves(value: PyTree) -> Iterator[tuple[LeafPlace, Leaf]]:
+def named_leaves(value: PyTree, name: str = "") -> Iterator[tuple[str, Leaf]]:
     """Yields the arrays and the Python numbers in a value, in the order of JAX.
 
-    A leaf in two places comes twice, as for JAX.
+    A leaf in two places comes twice, as for JAX. Each comes with the key or the attribute
+    that leads to it, past indices; or else with the name of the value.
     """
-    stack: list[tuple[LeafPlace, Any, frozenset[int]]] = [((), value, frozenset())]
+    stack: list[tuple[str, Any, int]] = [(name, value, 0)]
     for _ in range(_MOST_PARTS):
         if not stack:
             return
-        names, part, holders = stack.pop()
+        name, part, depth = stack.pop()
         if is_concrete(part) or is_number(part):
-            yield names, part
-        elif len(names) < _DEEPEST_CONTAINER and id(part) not in holders:
-            inner_holders = holders | {id(part)}
-            for name, inner in reversed(_named_parts(part)[:_MOST_PARTS]):
-                stack.append(((*names, name), inner, inner_holders))
+            yield name, part
+        elif depth < _DEEPEST_CONTAINER:
+            for key, inner in reversed(_items(part)[:_MOST_PARTS]):
+                inner_name = key if type(key) is str else name
+                stack.append((inner_name, inner, depth + 1))
 
 
 def arrays_in(value: PyTree) -> list[Leaf]:
@@ -95,40 +73,21 @@ def arrays_in(value: PyTree) -> list[Leaf]:
     return [leaf for _, leaf in named_leaves(value) if is_concrete(leaf)]
 
 
-def _named_parts(value: Any) -> list[tuple[str, Any]]:
+def _items(value: Any) -> list[tuple[object, Any]]:
     if is_a(value, (dict, list, tuple)):
         items = list(items_of(value))
-        # JAX sorts the keys of these; other dicts have an order of their own.
-        if type(value) in (dict, defaultdict):
-            key_types = {type(key) for key, _ in items}
-            if key_types in ({str}, {int}):
-                items.sort(key=itemgetter(0))
-        return [(_key_text(key), part) for key, part in items]
-    if is_a(value, _WITHOUT_ARRAYS) or package_of(type(value)) in _OPAQUE_PACKAGES:
-        return []
-    return list(fields_of(value).items())
-
-
-def _key_text(key: object) -> str:
-    is_plain = type(key) in (str, int, bool, float)
-    return str(key) if is_plain else type(key).__name__
-
-
-def _leaves_for_tracers(leaves: list[Leaf], tracers: list[Leaf]) -> list[Leaf]:
-    """Returns the leaves that tracers stand for, if those are the last; else none."""
-    # Static arguments and numbers may stand before them.
-    arrays = [leaf for leaf in leaves if is_concrete(leaf)]
-    for candidates in (arrays, leaves):
-        last = candidates[-len(tracers) :]
-        if len(last) == len(tracers) and all(map(_may_stand_for, tracers, last)):
-            return last
-    return []
+        # JAX sorts the keys of a dict; those of an OrderedDict have an order of their own.
+        if type(value) is dict and {type(key) for key in value} == {str}:
+            items.sort(key=itemgetter(0))
+        return items
+    is_opaque = package_of(type(value)) in _OPAQUE_PACKAGES or is_a(value, type)
+    return [] if is_opaque else list(fields_of(value).items())
 
 
 def leaves_given_to_jax(
     frame: FrameType, tracers: list[Leaf], is_caller: Callable[[str], bool]
 ) -> list[Leaf]:
-    """Returns what JAX was given, by its frames, for tracers that a function has.
+    """Returns the leaves, by JAX's frames, for which a function has tracers.
 
     Args:
         frame: of the function.
@@ -145,19 +104,26 @@ def leaves_given_to_jax(
                 value = getattr(value, "vals", None)  # of a tree that is flat
             if is_a(value, (tuple, list)):
                 leaves = [leaf for _, leaf in named_leaves(value)]
-                outermost = _leaves_for_tracers(leaves, tracers) or outermost
+                if _fit(tracers, leaves):
+                    outermost = leaves[-len(tracers) :]
+                # Numbers that are static may stand among them.
+                arrays = arrays_in(leaves)
+                if _fit(tracers, arrays):
+                    outermost = arrays[-len(tracers) :]
         release([caller])
     return outermost
 
 
+def _fit(tracers: list[Leaf], leaves: list[Leaf]) -> bool:
+    """Returns whether tracers may be for the last of some leaves."""
+    last = leaves[-len(tracers) :]
+    return len(last) == len(tracers) and all(map(_may_stand_for, tracers, last))
+
+
 def _may_stand_for(tracer: Leaf, leaf: Leaf) -> bool:
     """Returns whether a tracer may be for a leaf, or for an example or a part of it."""
-    if is_number(leaf):
-        return tracer.shape == ()
-    if leaf is tracer or not hasattr(leaf, "dtype"):
-        return False
+    dtype = str(getattr(leaf, "dtype", tracer.dtype))  # a number has none
+    shape = getattr(leaf, "shape", ())
     # With x64 off JAX halves what NumPy has in 64 bits.
-    dtype = str(leaf.dtype)
-    if str(tracer.dtype) not in (dtype, dtype.replace("64", "32")):
-        return False
-    return tracer.shape in (leaf.shape, leaf.shape[1:])
+    is_of_dtype = str(tracer.dtype) in (dtype, dtype.replace("64", "32"))
+    return is_of_dtype and tracer.shape in (shape, shape[1:])

@@ -5,12 +5,8 @@ import dis
 import functools
 import re
 import types
-from collections.abc import Sequence
 
-_CHANGING = ("STORE_ATTR", "STORE_SUBSCR")
 _OF_VARIABLE = re.compile("(?=.*(FAST|NAME|GLOBAL|DEREF))(STORE|LOAD)_")
-_NAME_OF_DTYPE = re.compile(r"(b?float|u?int|complex)\d+(_\w+)?")
-_LONGEST_STATEMENT = 50  # lines
 
 
 @dataclasses.dataclass
@@ -22,31 +18,18 @@ class Words:
         stored: the variables that it assigns, in order.
         read: the other variables, in order.
         attributes: attributes and keys.
-        calls: whether it calls something, or changes an object.
     """
 
     end: int
     stored: dict[str, None] = dataclasses.field(default_factory=dict)
     read: dict[str, None] = dataclasses.field(default_factory=dict)
     attributes: set[str] = dataclasses.field(default_factory=set)
-    calls: bool = False
 
     def asks_for(self, dtype: object) -> bool:
-        """Returns whether it names a dtype, so that operands do not decide the result's.
-
-        A dtype that it names in full, such as `jnp.float32`, decides no result of another.
-        """
-        words = {*self.attributes, *self.read}
-        dtypes = {word for word in words if _NAME_OF_DTYPE.fullmatch(word)}
-        if not dtypes:
-            return not words.isdisjoint(("astype", "dtype"))
+        """Returns whether the line casts, or names a dtype such as `jnp.float32`."""
         # With x64 off JAX halves a dtype of 64 bits.
-        return not dtypes.isdisjoint((str(dtype), str(dtype).replace("32", "64")))
-
-    def names(self, path: Sequence[str]) -> bool:
-        """Returns whether the line names a part of a variable: `x`, `x[0]`, `x.scale`."""
-        are_named = [part.isdigit() or part in self.attributes for part in path]
-        return all(are_named)
+        texts = ("astype", str(dtype), str(dtype).replace("32", "64"))
+        return not {*self.attributes, *self.read}.isdisjoint(texts)
 
 
 @functools.cache
@@ -57,31 +40,27 @@ def words_of(code: types.CodeType) -> dict[int, Words]:
         line, end, *_ = instruction.positions or (None, None)
         if line is not None and end is not None:
             words = words_by_line.setdefault(line, Words(line))
-            end = min(end, line + _LONGEST_STATEMENT)
             words.end = max(words.end, end)
             _add_instruction(words, instruction)
     for line, words in words_by_line.items():
         for inner_line in range(line + 1, words.end + 1):
-            inner = words_by_line.get(inner_line)
-            if inner is not None:
-                words.read.update(inner.read)
-                words.attributes.update(inner.attributes)
+            inner = words_by_line.get(inner_line, words)
+            words.read.update(inner.read)
+            words.attributes.update(inner.attributes)
     return words_by_line
 
 
 def _add_instruction(words: Words, instruction: dis.Instruction) -> None:
     operation = instruction.opname
-    value = instruction.argval
-    if _OF_VARIABLE.match(operation):
-        # `STORE_FAST_LOAD_FAST` is of two variables.
-        variables = value if isinstance(value, tuple) else (value,)
-        for access, variable in zip(re.findall("STORE|LOAD", operation), variables):
-            names = words.stored if access == "STORE" else words.read
-            names[variable] = None
-    elif isinstance(value, str):
-        words.attributes.add(value)
-    elif isinstance(value, tuple):  # the names of keywords, before a call
-        names = {name for name in value if isinstance(name, str)}
-        words.attributes |= names
-    if operation.startswith((*_CHANGING, "CALL")):
-        words.calls = True
+    values = instruction.argval
+    if not isinstance(values, tuple):
+        values = (values,)
+    if not _OF_VARIABLE.match(operation):
+        # Attributes, keys, and the names of keywords.
+        words.attributes.update(value for value in values if isinstance(value, str))
+        return
+    names_by_access = {"STORE": words.stored, "LOAD": words.read}
+    # `STORE_FAST_LOAD_FAST` is of two variables.
+    for access, variable in zip(re.findall("STORE|LOAD", operation), values):
+        names = names_by_access[access]
+        names[variable] = None

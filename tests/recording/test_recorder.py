@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from dtypeguard import audit_precision, explain
-from dtypeguard._recording.monitored import RECORD
 from tests.support.advice import note_on, raised
 from tests.support.helpers import needs_record
 
@@ -115,12 +114,6 @@ VALUES = """
         return model
 
     often = train(jax.jit(lambda x: x * 2)).state
-
-    model = Loader()
-    model.params = {"a": {"k": jnp.ones((2, 3), F32)}}  # of_params
-    model.mu = {"mu": {"a": {"k": jnp.ones((2, 3), F32)}}}  # of_state
-    first = jax.device_get(jax.tree.map(lambda x: x[0], (model.params, model.mu)))
-    of_params, of_state = first[0]["a"]["k"], first[1]["mu"]["a"]["k"]
 
     CONFIG = {"weights": {"ics": 1, "res": np.float32(1.5)}}  # of_config
 
@@ -344,8 +337,7 @@ def test_a_line_that_is_not_looked_at_again_is_not_named_for_another(recorded):
     assert maker(module.after) == marks["after"]
 
 
-def test_an_array_that_was_made_before_has_no_line(run, monkeypatch):
-    monkeypatch.setattr(RECORD, "_starts", 0)  # after many it is not looked at
+def test_an_array_that_was_made_before_has_no_line(run):
     module, marks = run(
         """
         import jax.numpy as jnp

@@ -37,8 +37,6 @@ class Region:
     def __init__(self, graph: Graph, matches: Matches):
         self.graph = graph
         self.matches = matches
-        # Leaves of one cause share their operands.
-        self._roots: dict[tuple[int, ...], Blame] = {}
 
     def has(self, value: int) -> bool:
         """Returns whether a value has the property."""
@@ -46,12 +44,10 @@ class Region:
 
     def forcing_operands(self, equation: Equation) -> list[int]:
         """Returns the operands that impose the property: a Python number does not."""
-        operands = []
-        for value in equation.inputs:
-            is_number = value in self.graph.constants and is_weak(self.graph.avals[value])
-            if self.has(value) and not is_number:
-                operands.append(value)
-        return operands
+        operands = [value for value in equation.inputs if self.has(value)]
+        weak = {value for value in operands if is_weak(self.graph.avals[value])}
+        numbers = weak & self.graph.constants.keys()
+        return [value for value in operands if value not in numbers]
 
     def sources(self, value: int) -> Sequence[int]:
         """Returns the values from which a value may have the property."""
@@ -72,11 +68,8 @@ class Region:
         # It converts its operands by equations of their own.
         if self.forcing_operands(equation):
             return []
-        operands = []
-        for source in equation.inputs:
-            if source not in self.graph.constants and not self.has(source):
-                operands.append(source)
-        return operands
+        computed = [x for x in equation.inputs if x not in self.graph.constants]
+        return [source for source in computed if not self.has(source)]
 
     def partners(self, promoted: int, walked: Sequence[int]) -> Sequence[int]:
         """Returns the operands that forced a promotion, where its value meets them.
@@ -94,10 +87,8 @@ class Region:
             if equation is None:  # it crosses the boundary of a call
                 reshaped.add(value)
                 continue
-            partners = []
-            for operand in self.forcing_operands(equation):
-                if operand not in reshaped and not self.is_implicit_cast(operand):
-                    partners.append(operand)
+            others = [x for x in self.forcing_operands(equation) if x not in reshaped]
+            partners = [x for x in others if not self.is_implicit_cast(x)]
             if partners:
                 return partners
             if equation.primitive in SHAPES:
@@ -109,12 +100,6 @@ class Region:
 
         For a constant that is the equation that uses it; for an input, there is none.
         """
-        key = tuple(starts)
-        if key not in self._roots:
-            self._roots[key] = self._root(starts)
-        return self._roots[key]
-
-    def _root(self, starts: Sequence[int]) -> Blame:
         first = None
         walked = []
         for value in self.walk(starts):
@@ -184,10 +169,9 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
     promoted = 0
     for value in region.walk([output]):
         walked.append(value)
-        kinds_of_operands = set()
-        for operand in region.narrow_operands(value):
-            if graph.dependencies(operand) & leaves:
-                kinds_of_operands.add(kind_of(graph, operand))
+        operands = region.narrow_operands(value)
+        of_leaf = [x for x in operands if graph.dependencies(x) & leaves]
+        kinds_of_operands = {kind_of(graph, operand) for operand in of_leaf}
         # A mask or a count of the leaf is to blame only if nothing else is.
         is_alike = not kinds.isdisjoint(kinds_of_operands)
         if is_alike or (kinds_of_operands and not promoted):

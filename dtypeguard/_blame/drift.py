@@ -163,7 +163,7 @@ def find(program: Program, beyond: LinesOfValue | None = None) -> Iterator[Drift
 def changes_of_structure(
     name: str, before: SplitTree, after: SplitTree
 ) -> Sequence[LeafChange]:
-    """Returns the leaves that are in one tree alone, or are data in one tree alone."""
+    """Returns the leaves that one of two trees lacks, or has as a constant."""
     if before.treedef != after.treedef:
         return tree_changes(name, before.tree, after.tree)
     old_leaves = dict(zip(before.key_paths, before.arrays))
@@ -180,10 +180,7 @@ def changes_of_structure(
 
 def _changed_kinds(before: Aval, after: Aval) -> list[Kind]:
     """Returns what changed of a leaf: dtype, shape, weakness."""
-    kinds: list[Kind] = []
-    for kind in _KINDS_OF_LEAVES:
-        if getattr(before, kind) != getattr(after, kind):
-            kinds.append(kind)
+    kinds = [x for x in _KINDS_OF_LEAVES if getattr(before, x) != getattr(after, x)]
     # A loop of JAX lets a weak leaf take another dtype: that is one change.
     if kinds[-1:] == ["weak_type"] and "dtype" in kinds:
         kinds.pop()
@@ -235,11 +232,9 @@ def _changes_of_updates(program: Program) -> Sequence[LeafChange]:
     # None is an update that leaves alone the params in its place.
     nodes, _ = tree_util.tree_flatten_with_path(updates, is_leaf=lambda x: x is None)
     nones = [path for path, node in nodes if node is None]
-    changes = []
-    for change in tree_changes("updates", params, updates):
-        path = change.path[1:]
-        if all(path[: len(none)] != none for none in nones):
-            changes.append(change)
+    changes = list(tree_changes("updates", params, updates))
+    for none in nones:
+        changes = [x for x in changes if x.path[1 : 1 + len(none)] != none]
     return changes
 
 

@@ -108,14 +108,11 @@ def of_weak_leaf(program: Program, number: int) -> Why:
     """Returns the line that made a leaf of the first carry of a program weak."""
     first = program.first
     if first is not None:
-        region = region_of(first, is_weak)
-        root = region.root([first.outputs[number]])
+        root = region_of(first, is_weak).root([first.outputs[number]])
         line = line_of(root.cause)
         if line is not None:
             return Why(line)
-    leaves = []
-    for tree in program.carried:
-        leaves += tree.arrays
+    leaves = [leaf for tree in program.carried for leaf in tree.arrays]
     leaf = leaves[number]
     if is_python_number(leaf):
         return Why(of_number("", leaf))

@@ -180,7 +180,9 @@ def changes_of_structure(
 
 def _changed_kinds(before: Aval, after: Aval) -> list[Kind]:
     """Returns what changed of a leaf: dtype, shape, weakness."""
-    kinds = [x for x in _KINDS_OF_LEAVES if getattr(before, x) != getattr(after, x)]
+    kinds: list[Kind] = [
+        x for x in _KINDS_OF_LEAVES if getattr(before, x) != getattr(after, x)
+    ]
     # A loop of JAX lets a weak leaf take another dtype: that is one change.
     if kinds[-1:] == ["weak_type"] and "dtype" in kinds:
         kinds.pop()

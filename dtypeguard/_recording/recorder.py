@@ -183,10 +183,11 @@ class Recorder:
             return records
         for name, leaf in named_leaves(value):
             record = self.record_of(leaf) or self.record_of_number(name, leaf)
-            # An array of which nobody saw the line is not made by those that read it.
             if record is None and is_concrete(leaf):
                 record = ValueRecord((), value_type(leaf))
-                self._add(leaf, record)
+                # In an object it would be taken for what those that read it add there.
+                if leaf is not value:
+                    self._add(leaf, record)
             if record is not None:
                 records.append((name, record))
         return records
@@ -240,6 +241,8 @@ class Recorder:
         # A line may change an object, but for a global one, which others share.
         for name in {**words.stored, **words.read}:
             value = variables.get(name)
+            if is_concrete(value) and name not in words.stored:
+                continue
             for leaf_name, leaf in named_leaves(value, name):
                 if name in words.stored or leaf_name in words.attributes:
                     self._add_number(leaf_name, leaf, words, frames)

@@ -54,7 +54,8 @@ class PlanEntry:
         scope: of `jax.named_scope`; "" for all of them.
         dtype: what it computes in.
         error: the error of the program without the entry, as measured.
-        share: of the multiply-adds of the program, the part that it makes wide.
+        share: of the work of the program, the part that it makes wide: of its
+            multiply-adds, or of the equations that round in a program without products.
     """
 
     place: str
@@ -84,7 +85,7 @@ class PlanEntry:
             figures.append(f"without it {error:.3g}% off")
         if self.share is not None:
             share = 100 * self.share
-            figures.append(f"makes {share:.3g}% of the multiply-adds wide")
+            figures.append(f"makes {share:.3g}% of the work wide")
         key = quoted(self.key)
         dtype = quoted(str(self.dtype))
         line = f"{key} = {dtype}"
@@ -111,7 +112,7 @@ class Plan:
         error: how far the program by this plan was off, as measured.
         held_out: the same on inputs that the search had not seen.
         tolerance: the error that was allowed.
-        share: the part of the multiply-adds that is narrow.
+        share: the part of the work that is narrow; `PlanEntry` says what work is.
         measured: what was measured, such as "autocast(step), with the gradient inside".
     """
 

@@ -52,7 +52,8 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
     text = f"Compute {origin.place} in {name}"
     # A line in a package is not the user's to change; its call is.
     if origin.called_from:
-        text = f"Have {package(origin.file)} at {origin.users} compute in {name}"
+        library = package(origin.file)
+        text = f"Have {library} at {origin.users} compute in {name}"
     elif not keeps:
         text += ", and cast its result back"
     if line.is_in_loop:
@@ -65,7 +66,8 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
 def _advice_on_casts(line: Line, origin: Origin, wide: str) -> str:
     """Returns what to write where dtypeguard rounds, to the nearest or at random."""
     casts = list(line.casts)
-    text = f"On {origin.place}, {casts_text(casts)} rounds: keep it in {wide}"
+    cast = casts_text(casts)
+    text = f"On {origin.place}, {cast} rounds: keep it in {wide}"
     # Stochastic rounding is one jitted function, and a plain cast is none.
     if not line.primitives.isdisjoint(("jit", "pjit")):
         return f"{text}."
@@ -76,8 +78,10 @@ def _advice_on_casts(line: Line, origin: Origin, wide: str) -> str:
 
 def rounded_digits(number: float, rounded: float) -> str:
     """Returns a number and what became of it, with as many digits as tell them apart."""
-    digits = 6
+    before = f"{number:.6g}"
+    after = f"{rounded:.6g}"
     # Of float32 numbers that differ, nine digits do.
-    if f"{number:.6g}" == f"{rounded:.6g}":
-        digits = 9
-    return f"{number:.{digits}g} -> {rounded:.{digits}g}"
+    if before == after:
+        before = f"{number:.9g}"
+        after = f"{rounded:.9g}"
+    return f"{before} -> {after}"

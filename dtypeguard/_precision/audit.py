@@ -265,6 +265,9 @@ def _output_errors(prepared: Prepared, has_updates: bool) -> dict[str, OutputErr
     outputs = {}
     for number, path in enumerate(prepared.traced.paths):
         unmoved = runs.unmoved(number) if has_updates else None
-        vanishes = number in runs.vanishing
-        outputs[path] = OutputError(runs.by_output[number], unmoved, vanishes)
+        outputs[path] = OutputError(
+            error=runs.by_output[number],
+            unmoved=unmoved,
+            vanishes=number in runs.vanishing,
+        )
     return outputs

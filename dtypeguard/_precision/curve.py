@@ -79,7 +79,8 @@ class Curve:
         self._run(self._default_plan)
         # By default products alone are narrow. That all could be is the other end of the
         # curve.
-        self._run(dataclasses.replace(self._default_plan, default=ALL))
+        all_narrow = dataclasses.replace(self._default_plan, default=ALL)
+        self._run(all_narrow)
         order = self._ranking.order()
         self._run(self._plan_of(order[:1]))
         self._run(self._plan_of(order))
@@ -90,10 +91,12 @@ class Curve:
     def found(self) -> PlanSearch:
         """Returns the plan, with the curve."""
         plan = self._best_row()
+        curve = sorted(self.rows.values(), key=_narrowest_first)
+        notes = self._notes(plan)
         return PlanSearch(
             plan=plan,
-            curve=tuple(sorted(self.rows.values(), key=_narrowest_first)),
-            notes=tuple(self._notes(plan)),
+            curve=tuple(curve),
+            notes=tuple(notes),
         )
 
     def _plan_of(self, wide: Collection[int]) -> Plan:
@@ -103,7 +106,8 @@ class Curve:
     def _run(self, plan: Plan) -> float:
         """Returns the error of a plan, which is a row from now on."""
         if plan not in self.rows:
-            self._show(f"running it with {len(plan.entries)} entries wide")
+            entries = len(plan.entries)
+            self._show(f"running it with {entries} entries wide")
             self.rows[plan] = self._trials.measured(plan)
         return error_of(self.rows[plan])
 
@@ -134,9 +138,13 @@ class Curve:
         rows = list(self.rows.values())
         if self._tolerance is None:
             most = max(share_of(plan) for plan in rows)
-            cheap = [plan for plan in rows if share_of(plan) >= _MOST_SHARE * most]
+            enough = _MOST_SHARE * most
+            cheap = [plan for plan in rows if share_of(plan) >= enough]
             return min(cheap, key=error_of)
-        within = [plan for plan in rows if error_of(plan) <= self._tolerance]
+        within: list[Plan] = []
+        for plan in rows:
+            if error_of(plan) <= self._tolerance:
+                within.append(plan)
         if not within:
             # No row is within: the closest one, and the report says by how much it is not.
             return min(rows, key=error_of)
@@ -146,23 +154,19 @@ class Curve:
         """Adds to the entries of a row what would be without each of them."""
         entries: list[PlanEntry] = []
         for entry in plan.entries:
-            remaining = [x for x in plan.entries if x is not entry]
-            error = self._ranking.error(self._ranking.named(remaining))
+            remaining = set(plan.entries) - {entry}
+            wide = self._ranking.named(remaining)
+            error = self._ranking.error(wide)
             entries.append(dataclasses.replace(entry, error=error))
-        self.rows[plan] = dataclasses.replace(plan, entries=tuple(entries))
+        row = dataclasses.replace(plan, entries=tuple(entries))
+        self.rows[plan] = row
 
     def _notes(self, plan: Plan) -> list[str]:
         """Returns what a search says beside its curve."""
         notes: list[str] = []
         trials = self._trials
-        first, *more = [*trials.searched, *trials.held_out]
-        if more:
-            # An error means little beside outputs that differ less than that.
-            apart = min(first.off(inputs.exact) for inputs in more)
-            text = f"the outputs for two inputs are {percent(apart)} apart."
-            notes.append(f"In float32, {text}")
         if trials.updated:
-            paths = few_of([path or "the output" for path in trials.updated])
+            paths = few_of(trials.updated)
             notes.append(f"For {paths}, the error is that of the update.")
         if plan.loss_scale is not None:
             notes.append(f"Measured with the loss multiplied by {plan.loss_scale:g}.")
@@ -173,7 +177,8 @@ class Curve:
 
 def _merit(plan: Plan) -> tuple[float, int, float]:
     # Of plans with as much narrow, the one with fewer entries is easier to keep.
-    return share_of(plan), -len(plan.entries), -error_of(plan)
+    entries = len(plan.entries)
+    return share_of(plan), -entries, -error_of(plan)
 
 
 def _narrowest_first(plan: Plan) -> tuple[bool, float, float]:
@@ -194,20 +199,23 @@ def check_call(
     notes: list[str] = []
     if plan.error is not None:
         share = percent(share_of(plan))
-        notes.append(f"In the plan it was {percent(plan.error)} off, {share} narrow.")
+        error = percent(plan.error)
+        notes.append(f"In the plan it was {error} off, {share} narrow.")
     with plannable(f, args, kwargs, plan.narrow, show_status) as prepared:
         trials = Trials(prepared, inputs)
         show_status("running it by the plan")
         # A file keeps the tolerance that its plan was searched for.
         bound = plan.tolerance if tolerance is None else tolerance
-        measured = trials.measured(dataclasses.replace(plan, tolerance=bound))
+        plan = dataclasses.replace(plan, tolerance=bound)
+        measured = trials.measured(plan)
         search = PlanSearch(measured, (measured,), tuple(notes))
         if search.is_within:
             return search
         # Runs of single lines are worth their time only where there is something to blame.
         ranking = Ranking(trials, plan, inputs.budget, show_status)
         notes.append(f"Of what is {plan.narrow}, these lines lose most alone:")
-        notes.extend(f"  {row}" for row in _worst_rows(ranking))
+        for row in _worst_rows(ranking):
+            notes.append(f"  {row}")
         notes.append("Search a plan anew, or give one of them an entry.")
     return dataclasses.replace(search, notes=tuple(notes))
 
@@ -215,8 +223,10 @@ def check_call(
 def _worst_rows(ranking: Ranking) -> list[str]:
     """Returns a table of the narrow lines that lose most alone."""
     numbers = range(len(ranking.parts))
+    worst_first = sorted(numbers, key=ranking.alone, reverse=True)
     table: list[Sequence[str]] = []
-    for number in sorted(numbers, key=ranking.alone, reverse=True)[:_WORST]:
-        entry = ranking.parts[number].entries[-1]
-        table.append((percent(ranking.alone(number)), str(entry)))
+    for number in worst_first[:_WORST]:
+        entry = ranking.parts[number].line
+        error = percent(ranking.alone(number))
+        table.append((error, str(entry)))
     return columns(table)

@@ -49,32 +49,34 @@ def fix_of(
     def wide(lines: Iterable[int]) -> WideRun:
         run = runs.with_wide(lines, level)
         # What makes no product wide costs nothing.
-        if run.price and run.error <= bound:
-            casting = runs.with_wide(lines, level, keeps=False)
-            if casting.error <= bound:
-                return casting
-        return run
+        if not run.price or run.error > bound:
+            return run
+        casting = runs.with_wide(lines, level, keeps=False)
+        return casting if casting.error <= bound else run
 
     def merit(run: WideRun) -> tuple[int, float, int, float]:
         if run.error <= bound:
             return 0, run.price > _DEAR, len(run.lines), run.price
         # What leaves nearly the same is as good.
-        return 1, round(4 * run.remaining), len(run.lines), run.remaining
+        quarters = round(4 * run.remaining)
+        return 1, quarters, len(run.lines), run.remaining
 
     nothing = runs.nothing._replace(level=level)
-    alone = {number: wide([number]) for number in candidates}
-    best = min([nothing, *alone.values()], key=merit)
-    if not alone or (best.error <= bound and best.price <= _DEAR):
+    tried = [nothing]
+    for number in candidates:
+        tried.append(wide([number]))
+    best = min(tried, key=merit)
+    is_enough = best.error <= bound and best.price <= _DEAR
+    if not candidates or is_enough:
         return best
 
-    def rank(number: int) -> tuple[bool, float]:
-        run = alone.get(number, nothing)
-        # What makes most products wide comes last, and is dropped first.
-        return run.price > _DEAR, run.remaining
+    def error(lines: Sequence[int]) -> float:
+        return wide(lines).error
 
-    ranked = sorted(order, key=rank)[:_MOST_TOGETHER]
-    lines = smallest(ranked, lambda lines: wide(lines).error, bound)
-    best = min([*alone.values(), wide(lines)], key=merit)
+    ranked = order[:_MOST_TOGETHER]
+    lines = smallest(ranked, error, bound)
+    tried.append(wide(lines))
+    best = min(tried, key=merit)
     is_of_use = best.error <= bound or best.remaining <= _HALF
     return best if is_of_use else nothing
 

@@ -31,9 +31,11 @@ def headline_text(figures: Figures) -> str:
     """Returns what is off; first what makes all else beside the point."""
     sentences = []
     if figures.rounded:
-        sentences.append(f"{told_of_argument(figures.rounded[0])} {KEEP_WIDE}")
+        cause = told_of_argument(figures.rounded[0])
+        sentences.append(f"{cause} {KEEP_WIDE}")
     if figures.integers:
-        sentences.append(_misfit_text(figures.integers[0], figures.run.wide))
+        misfit = figures.integers[0]
+        sentences.append(_misfit_text(misfit, figures.run.wide))
     if figures.differences:
         sentences.append(headline_of(figures.differences))
     if not is_beside_rounding(figures):
@@ -42,10 +44,11 @@ def headline_text(figures: Figures) -> str:
         if not figures.error:
             sentences.extend(narrowing_sentences(figures.narrowed))
         sentences.append(_error_text(figures))
-    first, *rest = sentences
     # The first one goes on after `precision:`, so it starts with a small letter.
-    capitalized = [text[:1].upper() + text[1:] for text in rest]
-    return " ".join([first, *capitalized])
+    capitalized = sentences[:1]
+    for sentence in sentences[1:]:
+        capitalized.append(sentence[:1].upper() + sentence[1:])
+    return " ".join(capitalized)
 
 
 def is_beside_rounding(figures: Figures) -> bool:
@@ -59,11 +62,14 @@ def is_beside_rounding(figures: Figures) -> bool:
 def _misfit_text(row: IntegerMisfit, wide: str) -> str:
     """Returns the sentence on a line whose integers do not fit their dtype."""
     info = np.iinfo(row.dtype)
+    # What is no number has no end that is nearer.
     end = info.min if row.value < info.min else info.max
+    place = place_or_inside_jax(row.origin)
+    count = f"{row.count:,} of {row.size:,}"
     return (
-        f"{place_or_inside_jax(row.origin)} makes {row.value:,.7g}, and {row.dtype} ends "
-        f"at {end:,}: {row.count:,} of {row.size:,} numbers there do not fit, in the run "
-        f"in {wide} as well."
+        f"{place} makes {row.value:,.7g}, "
+        f"and {row.dtype} ends at {end:,}: "
+        f"{count} numbers there do not fit, in the run in {wide} as well."
     )
 
 
@@ -116,7 +122,8 @@ def _error_text(figures: Figures) -> str:
         )
     text = f"{_setting(figures)} {text}".strip()
     # What operations give one by one is not what a user runs.
-    notable = max(_NOTABLE_DIFFERENCE * error, _ROUNDINGS_OF_XLA * np.finfo(run.wide).eps)
+    roundings = _ROUNDINGS_OF_XLA * np.finfo(run.wide).eps
+    notable = max(_NOTABLE_DIFFERENCE * error, roundings)
     if abs(run.compiled - error) > notable:
         text += f" ({percent(run.compiled)} off as XLA compiles it here)"
     text += _range_text(figures)
@@ -140,7 +147,8 @@ def _not_finite_text(figures: Figures) -> str:
     wide = figures.run.wide
     if figures.run.raises:
         return f"the program raises {setting}, and does not in {wide}."
-    text = f"the outputs are not finite {setting}, and are in {wide}{_range_text(figures)}"
+    text = f"the outputs are not finite {setting}, and are in {wide}"
+    text += _range_text(figures)
     if figures.not_finite is None:
         return f"{text}."
     return f"{text}: {figures.not_finite.place} is the first that is not."
@@ -164,6 +172,7 @@ def wide_work_text(figures: Figures) -> str:
     work = figures.work
     if not work.flops:
         return "there are no matrix products to count."
+    # 0% is also what little rounds to.
     share = percent(work.wide) if work.wide else "no part"
     return f"{share} of the operations of matrix products run wider than {work.narrow}."
 
@@ -172,4 +181,6 @@ def few_of(names: Sequence[str]) -> str:
     """Returns the first of some names, and how many more there are."""
     text = ", ".join(names[:_MOST_NAMED])
     more = len(names) - _MOST_NAMED
-    return text if more <= 0 else f"{text} and {more} more"
+    if more > 0:
+        text += f" and {more} more"
+    return text

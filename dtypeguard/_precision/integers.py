@@ -18,24 +18,26 @@ def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
     tried = 0
     for node in measures.program.block.all_nodes():
         # A row for each turn of the loops around it.
-        noted = measures.notes.get((node.number, "fit"), np.zeros(2))
-        figures = np.asarray(noted, np.float64).reshape(-1, 2)
+        noted = measures.notes.get((node.number, "fit"), ())
+        turns = np.asarray(noted, np.float64).reshape(-1, 2)
+        count = int(np.sum(turns[:, COUNT]))
         origin = Written(node.stack).origin
         # What follows on the same line may be a consequence.
-        if not figures[:, COUNT].any() or origin in rows or tried == _MOST_TRIED:
+        if not count or origin in rows or tried == _MOST_TRIED:
             continue
         tried += 1
         # A hash wraps on purpose, and an unused index harms nobody.
         if not measures.depends_on(node.number):
             continue
         result = node.eqn.outvars[0].aval
-        furthest = max(figures[:, FURTHEST], key=abs)
+        furthest = max(turns[:, FURTHEST], key=abs)
         rows[origin] = IntegerMisfit(
             origin=origin,
             dtype=str(result.dtype),
+            # 0 stands for numbers that are none: what is in range fits.
             value=float(furthest) or np.nan,
-            count=int(np.sum(figures[:, COUNT])),
-            size=len(figures) * result.size,
+            count=count,
+            size=len(turns) * result.size,
         )
     return tuple(rows.values())
 
@@ -45,18 +47,26 @@ def narrowed_bits(measures: Measures) -> tuple[NarrowedBits, ...]:
     rows: list[NarrowedBits] = []
     for node in measures.program.block.all_nodes():
         operand = measures.notes.get((node.number, "given"))
-        if operand is None or not np.any(measures.notes[node.number, "loses"]):
+        loses = measures.notes.get((node.number, "loses"), False)
+        if operand is None or not np.any(loses):
             continue
         before = node.eqn.invars[0].aval.dtype
         after = node.eqn.outvars[0].aval.dtype
         # Equal numbers that stay equal lose nothing: keys collide where different ones
         # merge.
         different = np.unique(np.asarray(operand))
-        narrowed = different.astype(measures.program.formats.written(after))
-        _, counts = np.unique(narrowed.astype(np.float64), return_counts=True)
-        equal = int(np.sum(counts[counts > 1]))
+        narrow_dtype = measures.program.formats.written(after)
+        narrowed = different.astype(narrow_dtype).astype(np.float64)
+        _, counts = np.unique(narrowed, return_counts=True)
+        merged = counts[counts > 1]
+        equal = int(np.sum(merged))
         if equal or node.number in measures.watched.to_bits:
-            origin = Written(node.stack).origin
-            row = NarrowedBits(origin, str(before), str(after), equal, different.size)
+            row = NarrowedBits(
+                origin=Written(node.stack).origin,
+                before=str(before),
+                after=str(after),
+                equal=equal,
+                different=different.size,
+            )
             rows.append(row)
     return tuple(rows)

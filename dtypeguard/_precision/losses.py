@@ -3,15 +3,14 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TypeVar
 
 from .._leaves.casts import casts_text
 from .._numbers.lines import Line
 from .advice import advice_of, rounded_digits
-from .figures import Figures
 from .fix import allowed_error, fix_of
 from .prepared import Prepared, Show
 from .products import remedy_of_product
+from .report import PrecisionReport
 from .rows import Decisions, Fixed, LineLoss, Unreached
 from .runs import WideRun
 from .time_limit import TimeLimit
@@ -24,9 +23,6 @@ _MOSTLY = 0.5
 _TIME_OF_LINES = 0.5
 # How many lines are wide in runs of their own.
 _MOST_ALONE = 4
-
-
-ReportType = TypeVar("ReportType", bound=Figures)
 
 
 class LineLosses:
@@ -54,7 +50,7 @@ class LineLosses:
         self._limit = limit
         self._alone: Sequence[int] = ()
 
-    def add_to(self, report: ReportType) -> ReportType:
+    def add_to(self, report: PrecisionReport) -> PrecisionReport:
         """Returns a report with the lines that have more than a hundredth of the error."""
         measures = self._measures
         # Without an error, each run of a line would only confirm that it has no part in it.
@@ -71,7 +67,10 @@ class LineLosses:
             return -round(abs(shares[number]), 2)
 
         order = sorted(sorted(shares), key=importance)
-        important = [n for n in order if abs(shares[n]) > _LEAST_SHARE_OF_ERROR]
+        important: list[int] = []
+        for number in order:
+            if abs(shares[number]) > _LEAST_SHARE_OF_ERROR:
+                important.append(number)
         # What no run was made for is unknown.
         fix = WideRun()
         scaling = None
@@ -99,7 +98,8 @@ class LineLosses:
                 is_interrupted=self._limit.is_interrupted,
             )
         if report.search is None:
-            report = dataclasses.replace(report, fixed=Fixed(fix.error, fix.price))
+            fixed = Fixed(fix.error, fix.price)
+            report = dataclasses.replace(report, fixed=fixed)
         return dataclasses.replace(
             report,
             losses=tuple(rows),
@@ -109,7 +109,8 @@ class LineLosses:
         )
 
     def _show_line(self, number: int) -> None:
-        self._show(f"measuring line {number + 1} of {self._measures.lines}")
+        lines = self._measures.lines
+        self._show(f"measuring line {number + 1} of {lines}")
 
     def _flipped(self) -> float:
         """Returns the share of the squared error that decisions have; NaN if unknown.
@@ -130,9 +131,10 @@ class LineLosses:
         """Returns the run with the lines of the fix wide, by the cheapest level."""
         runs = self._runs
         fix = runs.nothing
-        is_scaled = runs.scaled is not None and runs.scaled.error <= self._bound
+        if runs.total <= self._bound:
+            return fix
         # To scale the loss costs nothing.
-        if is_scaled or runs.total <= self._bound:
+        if runs.scaled is not None and runs.scaled.error <= self._bound:
             return fix
         self._alone = candidates
         products = self._prepared.formats.products

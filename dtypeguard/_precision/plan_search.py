@@ -29,8 +29,12 @@ class PlanSearch:
     def is_within(self) -> bool:
         """Whether the plan is within its tolerance, on what is held out as well."""
         plan = self.plan
+        errors = [error_of(plan)]
+        if plan.held_out is not None:
+            errors.append(plan.held_out)
+        # Where nobody asked for an error, any finite one will do.
         bound = _NOT_FINITE if plan.tolerance is None else plan.tolerance
-        return error_of(plan) <= bound and (plan.held_out or 0.0) <= bound
+        return max(errors) <= bound
 
     @property
     def is_of_use(self) -> bool:
@@ -43,34 +47,40 @@ class PlanSearch:
         plan = self.plan
         bound = percent(plan.tolerance or 0.0)
         if plan.share == 0 and self.is_within:
-            return f"plan: nothing to gain: within {bound}, no product is narrow."
-        share = f"{percent(share_of(plan))} of the multiply-adds in {plan.narrow}"
-        count = len(plan.entries)
-        wide = "1 line" if count == 1 else f"{count or 'no'} lines"
+            return f"plan: nothing to gain: within {bound}, nothing is narrow."
+        share = percent(share_of(plan))
+        work = f"{share} of the work in {plan.narrow}"
+        wide = f"{len(plan.entries) or 'no'} lines"
+        if len(plan.entries) == 1:
+            wide = "1 line"
         error = f"{percent(error_of(plan))} off"
         if plan.held_out is not None:
             error += f" ({percent(plan.held_out)} held out)"
         if plan.tolerance is not None:
-            error += f", {'within' if self.is_within else 'not within'} {bound}"
-        return f"plan: {share}, {wide} wide, {error}."
+            within = "within"
+            if not self.is_within:
+                within = "not within"
+            error += f", {within} {bound}"
+        return f"plan: {work}, {wide} wide, {error}."
 
     def rows(self) -> list[str]:
         """Returns the curve as a table; the plan has a star."""
         table = [("", "off", "held out", "narrow", "in float32")]
         for plan in self.curve:
-            table.append(
-                (
-                    "*" if plan is self.plan else " ",
-                    percent(error_of(plan)),
-                    "" if plan.held_out is None else percent(plan.held_out),
-                    percent(share_of(plan)),
-                    _wide_text(plan),
-                )
-            )
+            # Plans are equal without their figures; the star is for one row.
+            star = "*" if plan is self.plan else " "
+            error = percent(error_of(plan))
+            held_out = ""
+            if plan.held_out is not None:
+                held_out = percent(plan.held_out)
+            share = percent(share_of(plan))
+            wide = _wide_text(plan)
+            table.append((star, error, held_out, share, wide))
         return columns(table)
 
     def __str__(self) -> str:
-        return "\n".join([self.headline, *self.rows(), *self.notes])
+        lines = [self.headline, *self.rows(), *self.notes]
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         return f"PlanSearch({self.headline})"
@@ -80,9 +90,12 @@ def _wide_text(plan: Plan) -> str:
     """Returns what a plan has in float32, in few words."""
     if not plan.entries:
         return "all but products" if plan.default == PRODUCTS else "nothing"
-    text = ", ".join(str(entry) for entry in plan.entries[:_MOST_ENTRIES_SHOWN])
+    first = plan.entries[:_MOST_ENTRIES_SHOWN]
+    texts = [str(entry) for entry in first]
     more = len(plan.entries) - _MOST_ENTRIES_SHOWN
-    return f"{text}, {more} more" if more > 0 else text
+    if more > 0:
+        texts.append(f"{more} more")
+    return ", ".join(texts)
 
 
 def error_of(plan: Plan) -> float:

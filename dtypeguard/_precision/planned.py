@@ -64,7 +64,7 @@ def inputs_of(
     """
     for option, calls in (("also", also), ("held_out", held_out)):
         is_list = isinstance(calls, (list, tuple))
-        if not is_list or not all(type(args_of_call) is tuple for args_of_call in calls):
+        if not is_list or {type(call) for call in calls} - {tuple}:
             raise TypeError(
                 f"{owner} got {option}={shown(calls)}. Write a list of tuples of "
                 f"arguments, such as {option}=[(params, other_batch)]."
@@ -97,13 +97,15 @@ def plannable(
     show_status("tracing")
     traced = subject.traced(is_planned=True)
     formats = formats_of(list(traced.avals), None, narrow)
+    # Before the runs: they take long, and would be for nothing.
     if not has_plan(formats):
         raise TypeError(
             f"audit_precision got narrow={shown(narrow)}. Write narrow=jnp.bfloat16 or "
             "narrow=jnp.float16: a plan has no other."
         )
     with running(traced, formats):
-        yield prepare(subject, traced, Graph(traced.program), formats, show_status)
+        graph = Graph(traced.program)
+        yield prepare(subject, traced, graph, formats, show_status)
 
 
 class Trials:
@@ -124,9 +126,15 @@ class Trials:
         runs = prepared.runs
         self.program = runs.program
         self.searched = [runs.inputs(prepared.measures.arrays)]
-        self.searched.extend(self._inputs(call) for call in inputs.also)
-        self.held_out = [self._inputs(call) for call in inputs.held_out]
-        self.updated = [prepared.traced.paths[number] for number in runs.updated]
+        for call in inputs.also:
+            self.searched.append(self._inputs(call))
+        self.held_out: list[Inputs] = []
+        for call in inputs.held_out:
+            self.held_out.append(self._inputs(call))
+        self.updated: list[str] = []
+        for number in runs.updated:
+            path = prepared.traced.paths[number]
+            self.updated.append(path or "the output")
         self.has_products = any(runs.work.values())
         self.work = runs.work
         if not self.has_products:
@@ -146,6 +154,7 @@ class Trials:
         ):
             array = jnp.asarray(leaf)
             types = (path, aval.shape, aval.dtype)
+            # Of other types, it would be another program, with other lines that lose.
             if (tree_path, array.shape, array.dtype) != types:
                 raise TypeError(
                     f"audit_precision got other inputs with {tree_path}: "
@@ -178,19 +187,21 @@ class Trials:
             emitted = narrowed(self.program.jaxpr, plan, traces)
             function = jax.jit(as_function(emitted))
         else:
-            # A loss in float32 is multiplied by no more digits than that.
-            scale = float(np.float32(plan.loss_scale))
             # Without a narrow dtype, since the plan says which equations are narrow.
             formats = Formats(self.program.formats.wide)
 
             def function(*arrays: Leaf) -> Sequence[Leaf]:
-                return run(self.program, widths, arrays, formats=formats, scale=scale)
+                return run(
+                    self.program, widths, arrays, formats=formats, scale=plan.loss_scale
+                )
 
         share = 0.0
         for node in self.program.block.all_nodes():
             if is_narrow(node, widths):
                 share += self.work[node.number]
-        held_out = self.error(function, self.held_out) if self.held_out else None
+        held_out = None
+        if self.held_out:
+            held_out = self.error(function, self.held_out)
         error = self.error(function, self.searched)
         return dataclasses.replace(plan, error=error, held_out=held_out, share=share)
 
@@ -198,10 +209,10 @@ class Trials:
     def name(self) -> str:
         """What is measured, for a reader of the plan."""
         f = self._prepared.subject.f
+        # A callable object has no name of its own.
         class_name = type(f).__name__
         name = getattr(f, "__name__", class_name)
-        nodes = self.program.block.all_nodes()
-        if any(node.is_backward for node in nodes):
+        if self.program.backward:
             return f"autocast({name}), with the gradient inside"
         return f"autocast({name})"
 
@@ -212,5 +223,8 @@ def is_narrow(node: Node, widths: WidthPlan) -> bool:
     if computes is not None:
         return bits(computes.dtype) <= _NARROW_BITS
     # An equation that the plan leaves as written computes in its widest operand.
-    operands = [getattr(var.aval, "dtype", None) for var in node.eqn.invars]
-    return max(map(bits, operands), default=0) <= _NARROW_BITS
+    widest = 0
+    for operand in node.eqn.invars:
+        dtype = getattr(operand.aval, "dtype", None)
+        widest = max(widest, bits(dtype))
+    return widest <= _NARROW_BITS

@@ -26,9 +26,8 @@ from .._numbers.subject import Subject, Traced
 from .._program.graph import Graph
 from .._source.origin import Origin
 from .._tracebacks.written import Written
-from .integers import misfits
 from .rounded import argument_path, rounded_arguments
-from .rows import KEEP_WIDE, RoundedArgument, place_or_inside_jax, told_of_argument
+from .rows import KEEP_WIDE, RoundedArgument, told_of_argument
 from .runs import Runs
 
 _T = TypeVar("_T")
@@ -60,7 +59,8 @@ class Show:
     def headline(self, text: str) -> None:
         """Shows what is known already, above what is being done."""
         # A line that a terminal breaks would not be gone when it is cleared.
-        self(text[: shutil.get_terminal_size().columns - 1])
+        width = shutil.get_terminal_size().columns - 1
+        self(text[:width])
         if self._is_terminal:
             # On a row of its own, which the next status does not write over.
             self._print("")
@@ -134,8 +134,14 @@ def prepare(
     rounded = rounded_arguments(measures, subject.given.paths)
     show_status("running it in wide types")
     runs = Runs(measures, graph)
-    first_bad = _first_bad_line(subject, traced, measures, runs, rounded)
-    return Prepared(subject, traced, measures, runs, first_bad, rounded)
+    return Prepared(
+        subject=subject,
+        traced=traced,
+        measures=measures,
+        runs=runs,
+        not_finite=_first_bad_line(subject, traced, measures, runs, rounded),
+        rounded=rounded,
+    )
 
 
 def _first_bad_line(
@@ -148,19 +154,8 @@ def _first_bad_line(
     """Returns the line that makes the first value that is not finite as written, if any.
 
     Raises:
-        ValueError: if wide types make one as well, or the program returns other numbers
-            each time.
+        ValueError: if wide types make one as well.
     """
-    f = shown(subject.f)
-    unknown = sorted({name for name, _ in measures.program.unexamined})
-    # Only a primitive that nobody looks into, such as a callback, can return other numbers.
-    if unknown and not runs.is_repeatable():
-        raise ValueError(
-            f"audit_precision: {f} returns other numbers each time it runs on "
-            f"the same arguments, and {', '.join(unknown)} runs as written. Draw "
-            "random numbers with jax.random and a key, and let a callback return the same "
-            "for the same arguments."
-        )
     if all(jnp.isfinite(array).all() for array in (*runs.written, *runs.own.exact)):
         return None
     # Decisions as written may make finite what is not with others.
@@ -174,19 +169,16 @@ def _first_bad_line(
     written, in_wide = not_finite(measures)
     if in_wide is None:
         return Written(written.stack).origin if written else None
-    lost = (
-        f"{', '.join(wrong)} of {f} is not finite in {measures.program.formats.wide} either"
-    )
+    f = shown(subject.f)
+    wide = measures.program.formats.wide
+    lost = f"{', '.join(wrong)} of {f} is not finite in {wide} either"
     if rounded:
         cause = told_of_argument(rounded[0])
         raise ValueError(f"audit_precision: {cause} So {lost}. {KEEP_WIDE}")
     cause = _cause_of_non_finite(in_wide, subject.given.paths)
-    overflow = ""
-    for row in misfits(measures)[:1]:
-        overflow = f": those of {place_or_inside_jax(row.origin)} do not fit {row.dtype}"
     raise ValueError(
         f"audit_precision: {lost}. First {cause} is not. Give it arguments for which all "
-        f"are finite, and floats in place of ints that overflow{overflow}."
+        f"are finite, and floats in place of ints that overflow."
     )
 
 
@@ -198,7 +190,8 @@ def _cause_of_non_finite(birth: Birth, paths: Sequence[str]) -> str:
     origin = Written(birth.stack).origin
     if origin is None:
         return f"what {primitive} makes, inside JAX,"
-    return f"what {origin.place} makes ({primitive}), `{origin.users.code}`,"
+    place = f"what {origin.place} makes ({primitive})"
+    return f"{place}, `{origin.users.code}`,"
 
 
 @contextlib.contextmanager
@@ -208,7 +201,8 @@ def status(progress: bool | None = None) -> Iterator[Show]:
     A pipe gets it with `progress=True` alone.
     """
     is_terminal = progress is not False and sys.stderr.isatty()
-    show = Show(sys.stderr if is_terminal or progress else None, is_terminal)
+    stream = sys.stderr if is_terminal or progress else None
+    show = Show(stream, is_terminal)
     try:
         yield show
     finally:

@@ -22,18 +22,12 @@ class Part:
     Attributes:
         line: where it is.
         nodes: its equations, by their numbers.
-        work: its share of the multiply-adds.
+        work: its share of the work of the program.
     """
 
     line: PlanEntry
     nodes: list[int]
     work: float
-
-    @property
-    def entries(self) -> list[PlanEntry]:
-        """The entries of its function, its expression, and the expression in its scope."""
-        place = self.line.place
-        return [PlanEntry(place), PlanEntry(place, self.line.expression), self.line]
 
 
 class Ranking:
@@ -62,28 +56,36 @@ class Ranking:
                 self.is_spent = True
                 # Not an error of the program: a search takes it for not enough, and ends.
                 return math.inf
-            self._show(f"trying what stays wide: run {len(self._errors) + 1}")
+            run = len(self._errors) + 1
+            self._show(f"trying what stays wide: run {run}")
             nodes: list[int] = []
             for number in key:
                 nodes.extend(self.parts[number].nodes)
             function = functools.partial(self._run_switched, nodes)
-            self._errors[key] = self._trials.error(function, self._trials.searched)
+            inputs = self._trials.searched
+            error = self._trials.error(function, inputs)
+            self._errors[key] = error
         return self._errors[key]
 
     def alone(self, number: int) -> float:
         """Returns the error where one part alone rounds; 0 if no run is left."""
-        everything = set(range(len(self.parts)))
-        error = self.error(everything - {number})
+        wide = set(range(len(self.parts)))
+        wide.remove(number)
+        error = self.error(wide)
+        # Infinity would make it the worst of all.
         return 0.0 if self.is_spent else error
 
     def order(self) -> list[int]:
         """Returns the parts by how much error a wide part takes away for its price."""
 
         def worth(number: int) -> float:
+            # What costs nothing is worth no more than what costs all.
+            price = self.parts[number].work or 1.0
             error = min(self.alone(number), LARGEST_ERROR)
-            return error**2 / (self.parts[number].work or 1.0)
+            return error**2 / price
 
-        return sorted(range(len(self.parts)), key=worth, reverse=True)
+        numbers = range(len(self.parts))
+        return sorted(numbers, key=worth, reverse=True)
 
     def work_of(self, numbers: Collection[int]) -> float:
         """Returns the share of the multiply-adds in some parts."""
@@ -104,13 +106,17 @@ class Ranking:
         """Returns the entries that name some parts and no more."""
         entries: dict[PlanEntry, None] = {}
         for number in sorted(wide):
+            line = self.parts[number].line
+            entry = line
+            of_expression = PlanEntry(line.place, line.expression)
+            of_function = PlanEntry(line.place)
             # The entry that names most is the shortest to read.
-            *wider, entry = self.parts[number].entries
-            for candidate in reversed(wider):
-                if set(self.named([candidate])) <= set(wide):
-                    entry = candidate
+            for wider in (of_expression, of_function):
+                if set(self.named([wider])) <= set(wide):
+                    entry = wider
             share = self.work_of(self.named([entry]))
-            entries[dataclasses.replace(entry, share=share)] = None
+            entry = dataclasses.replace(entry, share=share)
+            entries[entry] = None
         return tuple(entries)
 
 
@@ -118,14 +124,17 @@ def _narrow_parts(trials: Trials, widths: WidthPlan) -> list[Part]:
     """Returns the narrow equations that round, by what an entry can name."""
     parts: dict[PlanEntry, Part] = {}
     for node in trials.program.block.all_nodes():
-        is_planned = widths.entries[node.number] and is_narrow(node, widths)
+        # What is as written is narrow in the source: no entry can change it.
+        if not node.rounds or not widths.entries[node.number]:
+            continue
         line = key_of_line(node.stack)
         # What has no place in the source cannot be named by an entry.
-        if node.rounds and is_planned and line.place:
-            # Lines that an entry cannot tell apart are one.
-            expression = without_floats(line.expression)
-            key = dataclasses.replace(line, expression=expression)
-            part = parts.setdefault(key, Part(line, [], 0.0))
-            part.nodes.append(node.number)
-            part.work += trials.work[node.number]
+        if not line.place or not is_narrow(node, widths):
+            continue
+        # Lines that an entry cannot tell apart are one.
+        expression = without_floats(line.expression)
+        key = dataclasses.replace(line, expression=expression)
+        part = parts.setdefault(key, Part(line, [], 0.0))
+        part.nodes.append(node.number)
+        part.work += trials.work[node.number]
     return list(parts.values())

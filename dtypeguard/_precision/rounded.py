@@ -40,11 +40,16 @@ def rounded_arguments(
     rows: list[RoundedArgument] = []
     for place, decimal in decimals.items():
         array = measures.arrays[place]
+        wide = measures.program.formats.wide
         arrays: list[Leaf] = list(measures.arrays)
-        arrays[place] = jnp.full(array.shape, decimal, measures.program.formats.wide)
+        arrays[place] = jnp.full(array.shape, decimal, wide)
         if births and count_births(measures, arrays) < births:
-            path = argument_path(paths[place])
-            row = RoundedArgument(path, round(decimal), str(array.dtype), decimal)
+            row = RoundedArgument(
+                path=argument_path(paths[place]),
+                value=round(decimal),
+                dtype=str(array.dtype),
+                meant=decimal,
+            )
             rows.append(row)
     return tuple(rows)
 
@@ -57,15 +62,17 @@ def argument_path(path: str) -> str:
 
 def _decimal_beside(array: Leaf) -> float | None:
     """Returns a short decimal that a 16-bit dtype rounds to a scalar 0 or 1."""
-    is_narrow = kind(array.dtype) == "float" and bits(array.dtype) == 16
-    if not is_narrow or array.size != 1:
+    is_float = kind(array.dtype) == "float"
+    if not is_float or bits(array.dtype) != 16 or array.size != 1:
+        return None
+    number = float(array.reshape(()))
+    if number not in (0.0, 1.0):
         return None
     # The shortest decimal is what somebody would have written.
     for places in range(1, _MOST_PLACES):
         step = 10.0**-places
         for decimal in (step, round(1 - step, places)):
-            rounded = number_in_dtype(decimal, array.dtype)
-            if rounded in (0.0, 1.0) and rounded == float(array.reshape(())):
+            if number_in_dtype(decimal, array.dtype) == number:
                 return decimal
     return None
 
@@ -80,12 +87,13 @@ def unknown_in_program(program: NumericProgram) -> tuple[UnknownConstant, ...]:
             numbers = np.asarray(array, np.float64).reshape(-1)
             # Numbers such as 0.5 or 3 are exact in any dtype, and say nothing of a
             # rounding.
-            number = float(numbers[np.argmin(have_few_digits(numbers))])
+            number = numbers[np.argmin(have_few_digits(numbers))]
+            size = np.asarray(abs(number), array.dtype)
             row = UnknownConstant(
                 origin=Written(node.stack).origin,
-                value=number,
+                value=float(number),
                 dtype=str(array.dtype),
-                within=float(np.spacing(np.asarray(abs(number), array.dtype))) / 2,
+                within=float(np.spacing(size)) / 2,
             )
             # A constant is used by several equations of its line.
             rows.setdefault((row.origin, row.value), row)

@@ -49,7 +49,9 @@ class LineLoss(NamedTuple):
         if self.origin is None:
             return "the inputs"
         place = place_of(self.origin)
-        return place if self.cast is None else f"{place}, {self.cast}"
+        if self.cast is not None:
+            place += f", {self.cast}"
+        return place
 
 
 class OutputError(NamedTuple):
@@ -160,7 +162,9 @@ KEEP_WIDE = (
 
 def told_of_argument(row: RoundedArgument) -> str:
     """Returns the sentence on an argument that was rounded."""
-    return f"{row.path} is {row.value:g} in {row.dtype}, to which {row.meant:g} rounds."
+    argument = f"{row.path} is {row.value:g}"
+    rounding = f"to which {row.meant:g} rounds"
+    return f"{argument} in {row.dtype}, {rounding}."
 
 
 class UnknownConstant(NamedTuple):
@@ -276,13 +280,9 @@ def left(error: float, total: float) -> float:
     """The share of the squared error that an error is; not a number of none."""
     if not total:
         return 0.0
-    if math.isnan(error):
-        return math.nan
-    if not math.isfinite(error):
+    # It leaves all, of an infinite one as well; any finite error is nothing of that.
+    if math.isinf(error):
         return 1.0
-    # Any finite error is nothing of an infinite one.
-    if math.isinf(total):
-        return 0.0
     return (error / total) ** 2
 
 

@@ -5,6 +5,7 @@ Each makes its own decisions, so their distances are those that a user measures.
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -111,8 +112,11 @@ class Runs:
         )
         outputs = [graph.outputs[number] for number in measures.outputs]
         self.updated = updated_inputs(graph, outputs)
-        self._are_gradients = [_is_gradient(graph, value) for value in outputs]
-        self._wide_runs: dict[object, WideRun] = {}
+        self._are_gradients: list[bool] = []
+        for output in outputs:
+            self._are_gradients.append(_is_gradient(graph, output))
+        # Searches come back to the same lines, and a run is what costs time.
+        self._run_wide_once = functools.cache(self._run_wide)
         work: dict[int, float] = {}
         for node in self.program.block.all_nodes():
             work[node.number] = work_of_stack(node.stack)
@@ -124,7 +128,8 @@ class Runs:
 
         The compiled run adds up in another order, which would be an error of the lines.
         """
-        return self.own._replace(exact=self._measures.run(self._wide))
+        exact = self._measures.run(self._wide)
+        return self.own._replace(exact=exact)
 
     def inputs(self, arrays: Sequence[Leaf]) -> Inputs:
         """Returns other inputs; errors of updated ones are relative to the update.
@@ -135,17 +140,14 @@ class Runs:
         exact = self._measures.run(self._wide, arrays=arrays, is_compiled=True)
         inputs = self._measures.inputs(arrays, exact)
         for number, (place, *_) in self.updated.items():
-            before = arrays[place].astype(exact[number].dtype)
-            change = distance(before, exact[number]) or math.inf
-            if math.isfinite(inputs.sizes[number]):
-                inputs.sizes[number] = min(change, inputs.sizes[number])
+            size = inputs.sizes[number]
+            if math.isfinite(size):
+                after = exact[number]
+                before = arrays[place].astype(after.dtype)
+                # Without a change there is nothing that an error is relative to.
+                change = distance(before, after) or math.inf
+                inputs.sizes[number] = min(change, size)
         return inputs
-
-    def is_repeatable(self) -> bool:
-        """Returns whether the program returns the same again."""
-        outputs = self._measures.run(self._wide, is_compiled=True)
-        pairs = zip(outputs, self.own.exact)
-        return all(jnp.array_equal(x, y, equal_nan=True) for x, y in pairs)
 
     def error_of(self, function: Callable[..., Sequence[Leaf]], inputs: Inputs) -> float:
         """Returns how far off the outputs of a function are; infinity if it raises."""
@@ -154,7 +156,8 @@ class Runs:
             outputs = jax.block_until_ready(function(*inputs.arrays))
         except RAISED_BY_CHECKS:
             return math.inf
-        return inputs.off([outputs[n] for n in self._measures.outputs])
+        measured = [outputs[number] for number in self._measures.outputs]
+        return inputs.off(measured)
 
     def compiled(self) -> float:
         """Returns the error where XLA may leave out roundings, as it does by default."""
@@ -181,15 +184,20 @@ class Runs:
         if not far:
             return []
         formats = self.program.formats
-        part = _FEW_ROUNDINGS * float(jnp.finfo(formats.wide).eps)
-        arrays = [_rounded_otherwise(array, formats, part) for array in self.own.arrays]
+        rounding = float(jnp.finfo(formats.wide).eps)
+        part = _FEW_ROUNDINGS * rounding
+        arrays: list[Leaf] = []
+        for array in self.own.arrays:
+            arrays.append(_rounded_otherwise(array, formats, part))
         outputs = self._measures.run(self._wide, arrays=arrays, is_compiled=True)
         vanishing: list[int] = []
         for number in far:
             exact = self.own.exact[number]
-            size = min(size_of(outputs[number]), size_of(exact))
-            error = min(self.by_output[number], 1)
-            if distance(outputs[number], exact) > _LEAST_PART_OF_ERROR * error * size:
+            output = outputs[number]
+            size = min(size_of(output), size_of(exact))
+            # An error above 1 is of an output that is too large, not of a larger part.
+            error = size * min(self.by_output[number], 1)
+            if distance(output, exact) > _LEAST_PART_OF_ERROR * error:
                 vanishing.append(number)
         return vanishing
 
@@ -205,10 +213,11 @@ class Runs:
         for place in self.updated.get(number, ()):
             before = self.own.arrays[place]
             moves = exact != jnp.asarray(before, exact.dtype)
-            stays = moves & (after == jnp.asarray(before, after.dtype))
+            stays = after == jnp.asarray(before, after.dtype)
+            stuck = jnp.sum(moves & stays)
             # An update that moves nothing in wide types has lost nothing.
             moved = jnp.maximum(jnp.sum(moves), 1)
-            shares.append(float(jnp.sum(stays) / moved))
+            shares.append(float(stuck / moved))
         return max(shares, default=None)
 
     # With lines wide
@@ -223,19 +232,16 @@ class Runs:
     ) -> WideRun:
         """Returns the run with some lines wide, or with their products at a level."""
         # Products of a higher level return float32 as well: there is nothing to cast back.
-        run = WideRun(frozenset(lines), keeps=keeps and level is None, level=level)
-        # Searches come back to the same lines, and a run is what costs time.
-        key = (run.lines, run.keeps, run.level)
-        if key not in self._wide_runs:
-            self._wide_runs[key] = self._run_wide(run)
-        return self._wide_runs[key]
+        keeps = keeps and level is None
+        return self._run_wide_once(frozenset(lines), level, keeps)
 
-    def _run_wide(self, run: WideRun) -> WideRun:
-        """Returns a run with its figures."""
-        plan = plans.wide_lines(self.program, self._with_calls(run.lines), run.keeps)
+    def _run_wide(self, lines: frozenset[int], level: str | None, keeps: bool) -> WideRun:
+        """Runs the program with some lines wide."""
+        with_calls = self._with_calls(lines)
+        plan = plans.wide_lines(self.program, with_calls, keeps)
         formats = self.program.formats
         if formats.products is not None:
-            products = formats.products._replace(mended=run.level)
+            products = formats.products._replace(mended=level)
             formats = formats._replace(products=products)
         # A gradient comes back in the dtype of its argument. What else is returned may
         # stay wide: a user who computes a line wider gets the wider result.
@@ -245,17 +251,27 @@ class Runs:
         for node in self.program.block.all_nodes():
             if plan.entries[node.number] == WIDE and node.rounds:
                 price += self.work[node.number]
-        return run._replace(error=error, remaining=left(error, self.total), price=price)
+        return WideRun(
+            lines=lines,
+            error=error,
+            remaining=left(error, self.total),
+            price=price,
+            keeps=keeps,
+            level=level,
+        )
 
-    def _with_calls(self, lines: frozenset[int]) -> frozenset[int]:
+    def _with_calls(self, lines: frozenset[int]) -> set[int]:
         """Returns lines with all that a user's line calls in packages.
 
         To call a package with wide arrays makes all of its lines wide.
         """
         calls = [_call_of(line) for line in self.program.lines]
-        chosen = {calls[number] for number in lines} - {None}
-        called = [number for number, call in enumerate(calls) if call in chosen]
-        return lines.union(called)
+        chosen = {calls[number] for number in lines}
+        called = set(lines)
+        for number, call in enumerate(calls):
+            if call is not None and call in chosen:
+                called.add(number)
+        return called
 
     def _error_returned(self, outputs: Sequence[Leaf], narrows_gradients: bool) -> float:
         """Returns the error of outputs, gradients or the others as narrow as written."""
@@ -272,21 +288,25 @@ class Runs:
     def scaled(self) -> Scaled | None:
         """The loss scale that leaves the least error, if that is less than half."""
         short = [dtype for dtype in self.program.backward if _has_short_range(dtype)]
+        # The runs of an audit of products round nothing but products.
+        if not short or self.program.formats.products is not None:
+            return None
         lost = self._lost()
         # Gradients that overflow lose nothing to 0; they show as an infinite error.
-        is_lost = lost >= _LEAST_LOST or math.isinf(self.total)
-        if not short or not is_lost or self.program.formats.products is not None:
+        if lost < _LEAST_LOST and math.isfinite(self.total):
             return None
         dtype = min(str(dtype) for dtype in short)
         plan = plans.WideLines(self.program, _is_wide_behind_loss).plan()
         best = Scaled(1.0, math.inf, dtype, lost)
         for power in _POWERS:
-            outputs = self._measures.run(plan, scale=np.float32(2.0**power))
+            scale = 2.0**power
+            outputs = self._measures.run(plan, scale=scale)
             # Gradients stay wide: divided in their own dtype, they would underflow again.
             error = self._error_returned(outputs, narrows_gradients=False)
             if error < _NOTABLY_LESS * best.error:
-                best = Scaled(2.0**power, error, dtype, lost)
-        return best if left(best.error, self.total) < _LEFT_AT_MOST else None
+                best = Scaled(scale=scale, error=error, dtype=dtype, lost=lost)
+        remaining = left(best.error, self.total)
+        return best if remaining < _LEFT_AT_MOST else None
 
     def _lost(self) -> float:
         """Returns the share of the outputs' numbers that are 0 as written, and not wide."""
@@ -294,7 +314,8 @@ class Runs:
         count = 0
         for written, exact, size in zip(self.written, self.own.exact, self.own.sizes):
             if size < math.inf:
-                lost += int(jnp.sum((written == 0) & (exact != 0)))
+                is_lost = (written == 0) & (exact != 0)
+                lost += int(jnp.sum(is_lost))
                 count += written.size
         return lost / max(count, 1)
 
@@ -302,7 +323,10 @@ class Runs:
 def shares_of(parts: dict[int, float]) -> dict[int, float]:
     """Returns the share of each part in all of them; 0 where there is nothing."""
     total = sum(parts.values()) or 1.0
-    return {number: part / total for number, part in parts.items()}
+    shares: dict[int, float] = {}
+    for number, part in parts.items():
+        shares[number] = part / total
+    return shares
 
 
 def _has_short_range(dtype: DType) -> bool:
@@ -319,9 +343,10 @@ def _rounded_otherwise(array: Leaf, formats: Formats, part: float) -> Leaf:
         return array
     wide = jnp.asarray(array, formats.widened(array.dtype))
     # In no order that a sum or a difference of neighbours would undo.
-    order = np.arange(wide.size).reshape(wide.shape) % 3
-    signs = np.where(order, 1, -1)
-    return wide * jnp.asarray(1 + signs * part, wide.dtype)
+    order = np.arange(wide.size) % 3
+    signs = np.where(order, 1, -1).reshape(wide.shape)
+    factors = 1 + part * signs
+    return wide * jnp.asarray(factors, wide.dtype)
 
 
 def _call_of(line: Line) -> str | None:
@@ -344,7 +369,8 @@ def _changed_decisions(
     program: NumericProgram, written: Noted, wide: Noted
 ) -> tuple[LineDecision, ...]:
     """Returns the lines whose decisions differ, and loops that turn more or less often."""
-    rows: dict[Origin | None, LineDecision] = {}
+    flipped: Counter[Origin | None] = Counter()
+    count: Counter[Origin | None] = Counter()
     for node in program.block.all_nodes():
         decision = written.get((node.number, DECISION))
         wide_decision = wide.get((node.number, DECISION))
@@ -355,8 +381,10 @@ def _changed_decisions(
             continue
         origin = Written(node.stack).origin
         differs = decision.astype(wide_decision.dtype) != wide_decision
-        row = rows.get(origin, LineDecision(origin, 0, 0))
-        flipped = row.flipped + int(jnp.sum(differs))
-        rows[origin] = LineDecision(origin, flipped, row.count + decision.size)
-    changed = [row for row in rows.values() if row.flipped]
-    return tuple(sorted(changed, key=lambda row: row.flipped, reverse=True))
+        flipped[origin] += int(jnp.sum(differs))
+        count[origin] += decision.size
+    rows: list[LineDecision] = []
+    for origin, number in flipped.most_common():
+        if number:
+            rows.append(LineDecision(origin, number, count[origin]))
+    return tuple(rows)

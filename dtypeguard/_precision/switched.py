@@ -39,20 +39,28 @@ class _SwitchedArithmetic(Arithmetic):
     def computed(self, node: Node, values: Sequence[Value], entry: Width):
         if not isinstance(entry, Computes):
             return super().computed(node, values, entry)
-        operands = [self._with_switch(node, own_form(x), entry.dtype) for x in values]
-        operands, results = super().computed(node, operands, WRITTEN)
-        return operands, [self._with_switch(node, x, entry.result) for x in results]
+        operands: list[Value] = []
+        for value in values:
+            array = own_form(value)
+            operands.append(self._with_switch(node, array, entry.dtype))
+        operands, exact_results = super().computed(node, operands, WRITTEN)
+        results: list[Leaf] = []
+        for array in exact_results:
+            results.append(self._with_switch(node, array, entry.result))
+        return operands, results
 
     def _with_switch(self, node: Node, array: Leaf, dtype: DType) -> Leaf:
         """Returns an operand or a result with the digits of a dtype, if it is narrower."""
-        is_narrower = kind(array.dtype) == "float" and bits(dtype) < bits(array.dtype)
         # What moves numbers has the digits that they have.
-        if not is_narrower or not node.rounds:
+        if not node.rounds or kind(array.dtype) != "float":
+            return array
+        if bits(dtype) >= bits(array.dtype):
             return array
         if node.is_backward and self.scale is not None:
             # Gradients of a scaled loss keep their digits, however small they are.
             range_bits = jnp.finfo(array.dtype).nexp
-            rounded = lax.reduce_precision(array, range_bits, jnp.finfo(dtype).nmant)
+            digits = jnp.finfo(dtype).nmant
+            rounded = lax.reduce_precision(array, range_bits, digits)
         else:
             rounded = round_to(array, dtype)
         return jnp.where(self.is_wide[node.number], array, rounded)
@@ -76,12 +84,20 @@ def switched_program(
     key = object()  # no other part of the program computes the same
 
     def compute(is_wide: Leaf, arrays: Sequence[Leaf]) -> tuple[list[Leaf], Noted]:
-        arithmetic = _SwitchedArithmetic(program, formats, True, scale, is_wide)
+        arithmetic = _SwitchedArithmetic(
+            program=program,
+            formats=formats,
+            is_traced=True,
+            scale=scale,
+            is_wide=is_wide,
+        )
         run = Run(plan, Probes(), arithmetic)
         return run.outputs(arrays), {}
 
     def run_switched(wide: Collection[int], *arrays: Leaf) -> list[Leaf]:
-        is_wide = np.isin(np.arange(program.size), list(wide))
+        # An array, not constants: all sets of switches are one compiled program.
+        is_wide = np.zeros(program.size, bool)
+        is_wide[list(wide)] = True
         return call_compiled(program, key, compute, [is_wide, arrays], Probes())
 
     return run_switched

@@ -16,7 +16,7 @@ from .headline import (
 )
 from .rows import OutputError, place_or_inside_jax
 
-# From this share of the squared error, or of the products, on, it is most of it.
+# A fix that makes more than this share of the products wide says so.
 _MOST = 0.5
 # A share that is further below 0 is no noise of the measurement.
 _NOISE = 0.01
@@ -52,7 +52,9 @@ def _share_text(share: float) -> str:
     """Returns a share of an error; nothing for one that was not measured."""
     if math.isnan(share):
         return ""
-    return "cancels" if share < -_NOISE else percent(max(share, 0.0))
+    if share < -_NOISE:
+        return "cancels"
+    return percent(max(share, 0.0))
 
 
 def _code_text(origin: Origin | None) -> str:
@@ -86,28 +88,20 @@ def _fix_text(figures: Figures) -> str:
     lines = f"these {len(figures.fix)} lines"
     if len(figures.fix) == 1:
         lines = figures.fix[0].place
-    error = percent(figures.fixed.error)
-    text = f"With {lines} in {run.wide} it is {error}"
+    precision = f"in {run.wide}"
     if run.matmul_precision is not None:
-        text = f"With {lines} at a higher precision it is {error}"
-    elif figures.fixed.price > _MOST:
+        precision = "at a higher precision"
+    error = percent(figures.fixed.error)
+    text = f"With {lines} {precision} it is {error}"
+    if run.matmul_precision is None and figures.fixed.price > _MOST:
         price = percent(figures.fixed.price)
         text += f", but then {price} of the matrix products become {run.wide}"
     if run.tolerance is not None:
-        within = "within" if figures.fixed.error <= run.tolerance else "not within"
-        text += f", {within} your {percent(run.tolerance)}"
+        is_within = figures.fixed.error <= run.tolerance
+        within = "within" if is_within else "not within"
+        bound = percent(run.tolerance)
+        text += f", {within} your {bound}"
     return f"{text}."
-
-
-def _makes_all_wide(figures: Figures) -> bool:
-    """Returns whether the fix helps since nearly all that comes after is wide as well."""
-    run = figures.run
-    # Whoever names a tolerance asks for all lines that it takes.
-    if run.tolerance is not None or run.matmul_precision is not None:
-        return False
-    share = sum(loss.share for loss in figures.fix)
-    is_cause = share > _MOST * (1 - figures.decisions.share)
-    return figures.fixed.price > _MOST and not is_cause
 
 
 def _unknown_constants(figures: Figures) -> list[str]:
@@ -115,10 +109,13 @@ def _unknown_constants(figures: Figures) -> list[str]:
     names = []
     for row in figures.unknown:
         where = place_or_inside_jax(row.origin)
-        names.append(f"{row.value:.6g} (within {row.within:.1g}, {where})")
+        value = f"{row.value:.6g}"
+        within = f"within {row.within:.1g}"
+        names.append(f"{value} ({within}, {where})")
     if not names:
         return []
-    return [f"Constants of 16 bits that may have been other numbers: {few_of(names)}."]
+    few = few_of(names)
+    return [f"Constants of 16 bits that may have been other numbers: {few}."]
 
 
 # The lines
@@ -159,8 +156,10 @@ def _decision_rows(figures: Figures) -> list[str]:
     table = []
     for row in decisions.lines[:_MOST_DECISIONS]:
         flipped = percent(row.flipped / row.count)
+        count = f"of {row.count:,}"
         place = place_or_inside_jax(row.origin)
-        table.append((flipped, f"of {row.count:,}", place, _code_text(row.origin)))
+        code = _code_text(row.origin)
+        table.append((flipped, count, place, code))
     return [title, *columns(table)]
 
 
@@ -172,16 +171,24 @@ def _costs(figures: Figures) -> list[str]:
         return []
     table = [("share", "line", "made wide by", "")]
     for cost in work.costs:
-        where = "" if cost.origin is None else place_of(cost.origin)
-        cause = "itself" if cost.cause == cost.origin else place_of(cost.cause)
+        where = ""
+        if cost.origin is not None:
+            where = place_of(cost.origin)
+        cause = "itself"
+        if cost.cause != cost.origin:
+            cause = place_of(cost.cause)
         # An input has no code of its own to show.
-        code_at = cost.cause if isinstance(cost.cause, Origin) else cost.origin
-        table.append((percent(cost.share), where, cause, _code_text(code_at)))
+        code_at = cost.origin
+        if isinstance(cost.cause, Origin):
+            code_at = cost.cause
+        code = _code_text(code_at)
+        share = percent(cost.share)
+        table.append((share, where, cause, code))
     rows = _indented(columns(table))
     # Where nothing was run, the headline says it already.
-    return (
-        rows if math.isnan(figures.error) else [f"costs: {wide_work_text(figures)}", *rows]
-    )
+    if math.isnan(figures.error):
+        return rows
+    return [f"costs: {wide_work_text(figures)}", *rows]
 
 
 # What to write
@@ -205,8 +212,6 @@ def _remedies(figures: Figures) -> list[str]:
         title = f"For dtypeguard.autocast, a {figures.search.headline}"
         return [title, *_indented(figures.search.rows())]
     sentences = []
-    if _makes_all_wide(figures):
-        return sentences
     for loss in figures.fix:
         # Lines of one call have the same remedy.
         if loss.remedy not in sentences:
@@ -244,13 +249,17 @@ def _output_notes(figures: Figures) -> list[str]:
     """Returns the outputs that are furthest off, and those of rounding alone."""
     counted = []
     vanishing = []
-    worst_first = sorted(figures.outputs.items(), key=_error_of_output, reverse=True)
-    for path, output in worst_first:
+    outputs = figures.outputs.items()
+    for path, output in sorted(outputs, key=_error_of_output, reverse=True):
         names = vanishing if output.vanishes else counted
-        names.append(f"{path or 'the output'} ({percent(output.error)})")
+        path = path or "the output"
+        error = percent(output.error)
+        names.append(f"{path} ({error})")
     sentences = []
-    if len(counted) >= _MANY_OUTPUTS and figures.error:
-        sentences.append(f"Furthest off of {len(counted)} outputs: {few_of(counted)}.")
+    count = len(counted)
+    if count >= _MANY_OUTPUTS and figures.error:
+        worst = few_of(counted)
+        sentences.append(f"Furthest off of {count} outputs: {worst}.")
     if vanishing:
         how = "not counted" if counted else "counted, since there are no others"
         sentences.append(

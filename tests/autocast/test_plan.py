@@ -33,8 +33,7 @@ def test_round_trip(tmp_path):
     assert loaded.entries[0].error is None
     text = path.read_text()
     assert (
-        "# without it 3.1% off, makes 1.2% of the multiply-adds "
-        'wide\n"model.py:norm" = "float32"\n'
+        '# without it 3.1% off, makes 1.2% of the work wide\n"model.py:norm" = "float32"\n'
     ) in text
     assert '[scope."block_0/mlp"]\n"model.py:f: d[\'a: b\'] @ x" = "float16"' in text
 

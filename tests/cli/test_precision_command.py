@@ -116,7 +116,7 @@ def test_a_plan_is_written_and_checked(command, folder):
     unseen = "--held-out train.py:unseen"
     code, out, _ = command(f"{SEARCH} 0.008 {unseen}")
     assert code == 0
-    assert out.startswith("plan: 100% of the multiply-adds in bfloat16, ")
+    assert out.startswith("plan: 100% of the work in bfloat16, ")
     assert "train.plan is written." in out
     found = Plan.load("train.plan")
     assert found.measured == "autocast(step), with the gradient inside"

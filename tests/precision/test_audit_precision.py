@@ -192,7 +192,7 @@ def test_a_line_that_only_flips_decisions_is_the_fix():
     assert report.left == 0
 
 
-def test_a_line_that_helps_only_since_all_after_it_is_wide_is_no_cause():
+def test_a_fix_says_if_all_after_it_is_wide():
     """Three layers lose alike; with the first one wide, all products are."""
     weights = [normal(seed, 32, 32) / 6 for seed in range(3)]
 
@@ -202,10 +202,9 @@ def test_a_line_that_helps_only_since_all_after_it_is_wide_is_no_cause():
         return jnp.tanh(x @ weights[2])
 
     report = audit_precision(f, weights, normal(9, 64, 32))
-    first, *rest = str(report).splitlines()
+    first = str(report).splitlines()[0]
     assert f"With {report.fix[0].place} in float32" in first
     assert "but then 100% of the matrix products become float32" in first
-    assert not any(line.startswith("Compute") for line in rest)
 
 
 UNPACKED = {

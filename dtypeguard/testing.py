@@ -120,7 +120,7 @@ def check_contract(
         failures = broken(
             entry,
             rules,
-            counted(chosen, len(chosen), show_status, "check_contract: configuration"),
+            counted(chosen, show_status, "check_contract: configuration"),
         )
     if not failures:
         return

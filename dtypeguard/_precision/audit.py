@@ -177,7 +177,8 @@ def audit_call(
     if products is not None:
         # Both sides compute in the program's own dtypes, and differ in their products
         # alone.
-        formats = Formats(np.dtype("float32"), is_own=True, products=products)
+        float32 = np.dtype("float32")
+        formats = Formats(float32, is_own=True, products=products)
     else:
         formats = formats_of(list(traced.avals), wide, narrow)
     compare = None
@@ -188,7 +189,8 @@ def audit_call(
     graph = Graph(traced.program)
     work = NO_WORK
     if products is None:
-        work = work_of(graph, input_names(f, subject.given.paths), narrow)
+        names = input_names(f, subject.given.paths)
+        work = work_of(graph, names, narrow)
     run = PlainRun(
         wide=str(formats.wide),
         narrow=formats.narrow and str(formats.narrow),
@@ -231,7 +233,9 @@ def audit_call(
             search = _search(prepared, tolerance, inputs, show_status, limit)
         if search is not None:
             # The plan counts what is narrow, and the fix pays for what is wide.
-            price = 1 - share_of(search.plan) if work.flops else 0.0
+            price = 0.0
+            if work.flops:
+                price = 1 - share_of(search.plan)
             fixed = Fixed(error_of(search.plan), price)
             report = dataclasses.replace(report, fixed=fixed, search=search)
         report = LineLosses(prepared, tolerance, show_status, limit).add_to(report)

@@ -137,9 +137,11 @@ class Curve:
         """Returns the plan with most narrow within the tolerance, or the best cheap one."""
         rows = list(self.rows.values())
         if self._tolerance is None:
-            most = max(share_of(plan) for plan in rows)
-            enough = _MOST_SHARE * most
-            cheap = [plan for plan in rows if share_of(plan) >= enough]
+            enough = _MOST_SHARE * max(map(share_of, rows))
+            cheap: list[Plan] = []
+            for plan in rows:
+                if share_of(plan) >= enough:
+                    cheap.append(plan)
             return min(cheap, key=error_of)
         within: list[Plan] = []
         for plan in rows:

@@ -67,4 +67,5 @@ class Figures:
     @property
     def not_examined(self) -> tuple[str, ...]:
         """The primitives that were run as written on both sides."""
-        return tuple(sorted({row.primitive for row in self.unexamined}))
+        primitives = {row.primitive for row in self.unexamined}
+        return tuple(sorted(primitives))

@@ -56,7 +56,8 @@ def fix_of(
 
     def merit(run: WideRun) -> tuple[int, float, int, float]:
         if run.error <= bound:
-            return 0, run.price > _DEAR, len(run.lines), run.price
+            is_dear = run.price > _DEAR
+            return 0, is_dear, len(run.lines), run.price
         # What leaves nearly the same is as good.
         quarters = round(4 * run.remaining)
         return 1, quarters, len(run.lines), run.remaining

@@ -47,7 +47,8 @@ def headline_text(figures: Figures) -> str:
     # The first one goes on after `precision:`, so it starts with a small letter.
     capitalized = sentences[:1]
     for sentence in sentences[1:]:
-        capitalized.append(sentence[:1].upper() + sentence[1:])
+        initial = sentence[:1].upper()
+        capitalized.append(initial + sentence[1:])
     return " ".join(capitalized)
 
 
@@ -62,8 +63,10 @@ def is_beside_rounding(figures: Figures) -> bool:
 def _misfit_text(row: IntegerMisfit, wide: str) -> str:
     """Returns the sentence on a line whose integers do not fit their dtype."""
     info = np.iinfo(row.dtype)
-    # What is no number has no end that is nearer.
-    end = info.min if row.value < info.min else info.max
+    # Not a number is below no end: the upper one is told.
+    end = info.max
+    if row.value < info.min:
+        end = info.min
     place = place_or_inside_jax(row.origin)
     count = f"{row.count:,} of {row.size:,}"
     return (
@@ -120,7 +123,9 @@ def _error_text(figures: Figures) -> str:
             "another precision, or has a vector as an operand, or is of numbers that "
             "rounding keeps"
         )
-    text = f"{_setting(figures)} {text}".strip()
+    setting = _setting(figures)
+    if setting:
+        text = f"{setting} {text}"
     # What operations give one by one is not what a user runs.
     roundings = _ROUNDINGS_OF_XLA * np.finfo(run.wide).eps
     notable = max(_NOTABLE_DIFFERENCE * error, roundings)

@@ -20,7 +20,8 @@ def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
         # A row for each turn of the loops around it.
         noted = measures.notes.get((node.number, "fit"), ())
         turns = np.asarray(noted, np.float64).reshape(-1, 2)
-        count = int(np.sum(turns[:, COUNT]))
+        misfits_by_turn = turns[:, COUNT]
+        count = int(np.sum(misfits_by_turn))
         origin = Written(node.stack).origin
         # What follows on the same line may be a consequence.
         if not count or origin in rows or tried == _MOST_TRIED:
@@ -30,7 +31,8 @@ def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
         if not measures.depends_on(node.number):
             continue
         result = node.eqn.outvars[0].aval
-        furthest = max(turns[:, FURTHEST], key=abs)
+        outliers = turns[:, FURTHEST]
+        furthest = max(outliers, key=abs)
         rows[origin] = IntegerMisfit(
             origin=origin,
             dtype=str(result.dtype),

@@ -157,7 +157,8 @@ class LineLosses:
             alone = measures.alone(number)
             # The search has made this run, whatever its fix is.
             if number in self._alone:
-                left_if_wide = self._runs.with_wide([number], fix.level).remaining
+                run = self._runs.with_wide([number], fix.level)
+                left_if_wide = run.remaining
         return LineLoss(
             origin=line.origin,
             share=share,

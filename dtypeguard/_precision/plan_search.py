@@ -50,8 +50,9 @@ class PlanSearch:
             return f"plan: nothing to gain: within {bound}, nothing is narrow."
         share = percent(share_of(plan))
         work = f"{share} of the work in {plan.narrow}"
-        wide = f"{len(plan.entries) or 'no'} lines"
-        if len(plan.entries) == 1:
+        count = len(plan.entries)
+        wide = f"{count or 'no'} lines"
+        if count == 1:
             wide = "1 line"
         error = f"{percent(error_of(plan))} off"
         if plan.held_out is not None:

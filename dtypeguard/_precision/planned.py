@@ -173,7 +173,8 @@ class Trials:
         errors: list[float] = []
         for example in inputs:
             self._prepared.measures.before_run()
-            errors.append(self._prepared.runs.error_of(function, example))
+            error = self._prepared.runs.error_of(function, example)
+            errors.append(error)
         return max(errors)
 
     def measured(self, plan: Plan) -> Plan:
@@ -219,7 +220,8 @@ class Trials:
 
 def is_narrow(node: Node, widths: WidthPlan) -> bool:
     """Returns whether an equation computes in 16 bits, by the plan or as written."""
-    computes = widths.computes(int(widths.entries[node.number]))
+    entry = int(widths.entries[node.number])
+    computes = widths.computes(entry)
     if computes is not None:
         return bits(computes.dtype) <= _NARROW_BITS
     # An equation that the plan leaves as written computes in its widest operand.

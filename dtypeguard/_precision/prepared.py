@@ -7,7 +7,7 @@ import contextlib
 import math
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TextIO, TypeVar
 
 import jax
@@ -171,7 +171,8 @@ def _first_bad_line(
         return Written(written.stack).origin if written else None
     f = shown(subject.f)
     wide = measures.program.formats.wide
-    lost = f"{', '.join(wrong)} of {f} is not finite in {wide} either"
+    paths = ", ".join(wrong)
+    lost = f"{paths} of {f} is not finite in {wide} either"
     if rounded:
         cause = told_of_argument(rounded[0])
         raise ValueError(f"audit_precision: {cause} So {lost}. {KEEP_WIDE}")
@@ -209,10 +210,11 @@ def status(progress: bool | None = None) -> Iterator[Show]:
         show.clear()
 
 
-def counted(items: Iterable[_T], total: int, show: Show, what: str) -> Iterator[_T]:
+def counted(items: Sequence[_T], show: Show, what: str) -> Iterator[_T]:
     """Yields items, and shows how many of them are done."""
     for number, item in enumerate(items, start=1):
-        show(f"{what} {number:,}/{total:,}")
+        done = f"{number:,}/{len(items):,}"
+        show(f"{what} {done}")
         yield item
 
 

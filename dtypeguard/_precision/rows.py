@@ -293,7 +293,10 @@ def plain(value: Any) -> Any:
     elif hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        items: dict[str, Any] = {}
+        for key, item in value.items():
+            items[key] = plain(item)
+        return items
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     # JSON has no word for it, and `NaN` breaks most readers.

@@ -15,7 +15,7 @@ import numpy as np
 
 from .._costs.work import work_of_stack
 from .._leaves.compat import as_function
-from .._leaves.types import DType, Leaf
+from .._leaves.types import Leaf
 from .._numbers import plans
 from .._numbers.formats import Formats
 from .._numbers.lines import Line
@@ -98,7 +98,8 @@ class Runs:
         self.written = measures.written
         self._wide = plans.wide(self.program)
         wide_decisions: Noted = {}
-        exact = measures.run(self._wide, Probes(wide_decisions), is_compiled=True)
+        probes = Probes(wide_decisions)
+        exact = measures.run(self._wide, probes, is_compiled=True)
         self.own = measures.inputs(measures.arrays, exact)
         self.by_output = self.own.errors(self.written)
         self.vanishing = self._find_vanishing()
@@ -197,7 +198,8 @@ class Runs:
             size = min(size_of(output), size_of(exact))
             # An error above 1 is of an output that is too large, not of a larger part.
             error = size * min(self.by_output[number], 1)
-            if distance(output, exact) > _LEAST_PART_OF_ERROR * error:
+            apart = distance(output, exact)
+            if apart > _LEAST_PART_OF_ERROR * error:
                 vanishing.append(number)
         return vanishing
 
@@ -287,7 +289,10 @@ class Runs:
     @functools.cached_property
     def scaled(self) -> Scaled | None:
         """The loss scale that leaves the least error, if that is less than half."""
-        short = [dtype for dtype in self.program.backward if _has_short_range(dtype)]
+        short: list[str] = []
+        for dtype in self.program.backward:
+            if jnp.finfo(dtype).maxexp < _EXPONENT_OF_FLOAT32:
+                short.append(str(dtype))
         # The runs of an audit of products round nothing but products.
         if not short or self.program.formats.products is not None:
             return None
@@ -295,16 +300,15 @@ class Runs:
         # Gradients that overflow lose nothing to 0; they show as an infinite error.
         if lost < _LEAST_LOST and math.isfinite(self.total):
             return None
-        dtype = min(str(dtype) for dtype in short)
         plan = plans.WideLines(self.program, _is_wide_behind_loss).plan()
-        best = Scaled(1.0, math.inf, dtype, lost)
+        best = Scaled(scale=1.0, error=math.inf, dtype=min(short), lost=lost)
         for power in _POWERS:
             scale = 2.0**power
             outputs = self._measures.run(plan, scale=scale)
             # Gradients stay wide: divided in their own dtype, they would underflow again.
             error = self._error_returned(outputs, narrows_gradients=False)
             if error < _NOTABLY_LESS * best.error:
-                best = Scaled(scale=scale, error=error, dtype=dtype, lost=lost)
+                best = best._replace(scale=scale, error=error)
         remaining = left(best.error, self.total)
         return best if remaining < _LEFT_AT_MOST else None
 
@@ -327,10 +331,6 @@ def shares_of(parts: dict[int, float]) -> dict[int, float]:
     for number, part in parts.items():
         shares[number] = part / total
     return shares
-
-
-def _has_short_range(dtype: DType) -> bool:
-    return jnp.finfo(dtype).maxexp < _EXPONENT_OF_FLOAT32
 
 
 def _is_wide_behind_loss(node: Node, has_wide: bool) -> bool:
@@ -381,10 +381,12 @@ def _changed_decisions(
             continue
         origin = Written(node.stack).origin
         differs = decision.astype(wide_decision.dtype) != wide_decision
-        flipped[origin] += int(jnp.sum(differs))
+        differing = int(jnp.sum(differs))
+        flipped[origin] += differing
         count[origin] += decision.size
     rows: list[LineDecision] = []
     for origin, number in flipped.most_common():
         if number:
-            rows.append(LineDecision(origin, number, count[origin]))
+            row = LineDecision(origin=origin, flipped=number, count=count[origin])
+            rows.append(row)
     return tuple(rows)

@@ -42,11 +42,13 @@ class _SwitchedArithmetic(Arithmetic):
         operands: list[Value] = []
         for value in values:
             array = own_form(value)
-            operands.append(self._with_switch(node, array, entry.dtype))
+            operand = self._with_switch(node, array, entry.dtype)
+            operands.append(operand)
         operands, exact_results = super().computed(node, operands, WRITTEN)
         results: list[Leaf] = []
         for array in exact_results:
-            results.append(self._with_switch(node, array, entry.result))
+            result = self._with_switch(node, array, entry.result)
+            results.append(result)
         return operands, results
 
     def _with_switch(self, node: Node, array: Leaf, dtype: DType) -> Leaf:
@@ -63,7 +65,8 @@ class _SwitchedArithmetic(Arithmetic):
             rounded = lax.reduce_precision(array, range_bits, digits)
         else:
             rounded = round_to(array, dtype)
-        return jnp.where(self.is_wide[node.number], array, rounded)
+        is_wide = self.is_wide[node.number]
+        return jnp.where(is_wide, array, rounded)
 
 
 def switched_program(
@@ -98,6 +101,7 @@ def switched_program(
         # An array, not constants: all sets of switches are one compiled program.
         is_wide = np.zeros(program.size, bool)
         is_wide[list(wide)] = True
-        return call_compiled(program, key, compute, [is_wide, arrays], Probes())
+        inputs = [is_wide, arrays]
+        return call_compiled(program, key, compute, inputs, Probes())
 
     return run_switched

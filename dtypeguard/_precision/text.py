@@ -73,9 +73,11 @@ def _answer(figures: Figures) -> list[str]:
     if tolerance is not None and figures.error <= tolerance:
         return [f"That is within your {percent(tolerance)}."]
     if figures.search is not None:
-        return [f"By the plan below it is {percent(figures.fixed.error)}."]
+        error = percent(figures.fixed.error)
+        return [f"By the plan below it is {error}."]
     if figures.scaling is not None and not figures.fix:
-        return [f"With the loss scaled it is {percent(figures.scaling.error)}."]
+        error = percent(figures.scaling.error)
+        return [f"With the loss scaled it is {error}."]
     if figures.fix:
         return [_fix_text(figures)]
     # "No line helps" would be a claim about lines that were not measured.

@@ -50,10 +50,11 @@ def _operands(graph: Graph, value: int) -> Sequence[int]:
         return equation.inputs[:1]
     if equation.primitive in _VALUE_KEEPING + _ADDS:
         return equation.inputs
-    shapes = [_shape_of(graph, operand) for operand in equation.inputs]
-    # A decay; the number itself has another shape than params.
-    if equation.primitive == "mul" and () in shapes:
-        return equation.inputs
+    if equation.primitive == "mul":
+        shapes = [_shape_of(graph, operand) for operand in equation.inputs]
+        # A decay; the number itself has another shape than params.
+        if () in shapes:
+            return equation.inputs
     return ()
 
 

@@ -26,8 +26,9 @@ from .._numbers.subject import Subject, Traced
 from .._program.graph import Graph
 from .._source.origin import Origin
 from .._tracebacks.written import Written
+from .integers import misfits
 from .rounded import argument_path, rounded_arguments
-from .rows import KEEP_WIDE, RoundedArgument, told_of_argument
+from .rows import KEEP_WIDE, RoundedArgument, place_or_inside_jax, told_of_argument
 from .runs import Runs
 
 _T = TypeVar("_T")
@@ -177,9 +178,13 @@ def _first_bad_line(
         cause = told_of_argument(rounded[0])
         raise ValueError(f"audit_precision: {cause} So {lost}. {KEEP_WIDE}")
     cause = _cause_of_non_finite(in_wide, subject.given.paths)
+    overflow = ""
+    for row in misfits(measures)[:1]:
+        place = place_or_inside_jax(row.origin)
+        overflow = f": those of {place} do not fit {row.dtype}"
     raise ValueError(
         f"audit_precision: {lost}. First {cause} is not. Give it arguments for which all "
-        f"are finite, and floats in place of ints that overflow."
+        f"are finite, and floats in place of ints that overflow{overflow}."
     )
 
 

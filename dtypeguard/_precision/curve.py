@@ -9,6 +9,7 @@ import numpy as np
 from .._autocast.plan import ALL, PRODUCTS, Plan, PlanEntry
 from .._leaves.table import columns, percent
 from .._leaves.types import Args, DType, Function, PyTree
+from .._numbers.measure import LARGEST_ERROR
 from .fix import smallest
 from .headline import few_of
 from .plan_search import PlanSearch, error_of, share_of
@@ -113,15 +114,16 @@ class Curve:
 
     def _reach(self, order: Sequence[int], tolerance: float) -> None:
         """Runs rows until one is within the tolerance."""
-        if self._run(self._default_plan) <= tolerance:
-            return
-        bound = tolerance
+        wide: list[int] = []
         for _ in range(_ATTEMPTS):
-            error = self._run(self._plan_of(self._enough(order, bound)))
+            error = self._run(self._plan_of(wide))
             if error <= tolerance:
                 return
             # Compiled, a program may leave out roundings, and have others.
-            bound *= tolerance / error
+            switched_error = min(self._ranking.error(wide), LARGEST_ERROR)
+            ratio = switched_error / min(error, LARGEST_ERROR)
+            wide = self._enough(order, tolerance * ratio)
+        self._run(self._plan_of(wide))
 
     def _enough(self, order: Sequence[int], bound: float) -> list[int]:
         """Returns the cheaper of the best parts for their price and the cheapest ones."""

@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.internals import ForeignNames
-from .._leaves.types import Aval, DType, Equation, Jaxpr
+from .._leaves.types import Aval, DType, Equation
 from .._numbers import primitives
 from .._numbers.evaluate import bits_of
 from .._numbers.plans import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
@@ -21,7 +21,6 @@ from .._numbers.program import NumericProgram
 from .._program.jaxprs import (
     PRODUCTS as PRODUCT_NAMES,
     Variable,
-    all_jaxprs,
     loop_parts,
     value_kind,
 )
@@ -49,8 +48,6 @@ PLAIN_CALLS = ForeignNames(
 # Those with rules of derivatives of their own.
 OWN_RULES = ("custom_jvp_call", "custom_vjp_call")
 
-_ASKING = PRODUCT_NAMES | {"convert_element_type"}
-
 # Why a value stays as wide as it is written: by an explicit cast of the user's, or for a
 # number in it that is 0 or infinite in the narrow dtype.
 _ASKED = "asked for"
@@ -70,18 +67,6 @@ class PlannedType(NamedTuple):
 
 
 PlannedTypes = list[PlannedType]
-
-
-def may_ask(jaxpr: Jaxpr) -> bool:
-    """Returns whether a program may ask for a dtype, which its sibling trace tells.
-
-    A product that asks has the same result type as one that asks for nothing.
-    """
-    for inner in all_jaxprs(jaxpr):
-        for eqn in inner.eqns:
-            if eqn.primitive.name in _ASKING and is_floating(eqn.outvars[0].aval):
-                return True
-    return False
 
 
 def by_plan(program: NumericProgram, plan: Plan) -> WidthPlan:
@@ -362,7 +347,7 @@ class ByPlan(Propagation[PlannedType]):
         reasons = values[0].reasons
         if is_narrower(after, before):
             reasons -= {_ASKED}
-        elif node.is_asked and is_narrower(before, after):
+        elif is_narrower(before, after) and node.is_asked:
             reasons |= {_ASKED}
             if node.follows is None:
                 self._use.note(node.stack, "by a cast that may be asked for")
@@ -376,13 +361,17 @@ class ByPlan(Propagation[PlannedType]):
         if dtype is None:
             # A product may follow one that asks for float32, and is not asked for itself.
             return self._as_written(node, [])
+        if not is_narrower(dtype, FLOAT32):
+            return self._in_dtype(node, values, dtype)
         result = node.eqn.outvars[0].aval.dtype
         operands = avals_of(node.eqn.invars[:2])
         widens = any(is_narrower(operand.dtype, result) for operand in operands)
         # A product of narrow operands has a wide result where it asks for that. A gradient
         # may be added up over devices.
-        is_wide = node.is_backward or node.asks_for_result or widens
-        if not is_wide or not is_narrower(dtype, FLOAT32):
+        # Without a type in the equation nothing was asked, which no second trace need tell.
+        is_typed = node.eqn.params["preferred_element_type"] is not None
+        is_wide = node.is_backward or widens or (is_typed and node.asks_for_result)
+        if not is_wide:
             result = dtype
         return self._in_dtype(node, values, dtype, result)
 

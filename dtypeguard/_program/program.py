@@ -139,7 +139,8 @@ class Node:
     @functools.cached_property
     def is_asked(self) -> bool:
         """Whether the source asks for the target of this conversion."""
-        return self.follows is not True and Written(self.stack).is_explicit
+        # The source first: the second trace may have to be made.
+        return Written(self.stack).is_explicit and self.follows is not True
 
 
 class Block:

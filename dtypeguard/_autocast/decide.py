@@ -48,6 +48,9 @@ PLAIN_CALLS = ForeignNames(
 # Those with rules of derivatives of their own.
 OWN_RULES = ("custom_jvp_call", "custom_vjp_call")
 
+# Of these a plan of products says what they compute in, whatever they are given.
+_DECIDED = PRODUCT_NAMES | {"convert_element_type"}
+
 # Why a value stays as wide as it is written: by an explicit cast of the user's, or for a
 # number in it that is 0 or infinite in the narrow dtype.
 _ASKED = "asked for"
@@ -76,7 +79,7 @@ def by_plan(program: NumericProgram, plan: Plan) -> WidthPlan:
         ValueError: if an entry matches nothing of it.
     """
     use = PlanUse(plan)
-    rules = ByPlan(program, use)
+    rules = ByPlan(program.size, use)
     rules.block(program.block, planned_types(program.jaxpr.in_avals))
     # A plan whose entry names nothing belongs to other code, and must not pass for applied.
     use.check()
@@ -87,7 +90,7 @@ class ByPlan(Propagation[PlannedType]):
     """The rules of a plan.
 
     Args:
-        program: the program.
+        size: how many numbers the equations of the program have.
         use: the plan in use.
         default_entry: the entry of lines without one.
 
@@ -95,10 +98,8 @@ class ByPlan(Propagation[PlannedType]):
         call_operands: the types of the operands of calls, by their numbers.
     """
 
-    def __init__(
-        self, program: NumericProgram, use: PlanUse, default_entry: PlanEntry | None = None
-    ):
-        super().__init__(program)
+    def __init__(self, size: int, use: PlanUse, default_entry: PlanEntry | None = None):
+        super().__init__(size)
         self._use = use
         self._plan = use.plan
         self._default_entry = default_entry
@@ -199,6 +200,8 @@ class ByPlan(Propagation[PlannedType]):
         return self._as_written(node, values)
 
     def computed(self, node, values):
+        if self._is_untouched(node, values):
+            return self._as_written(node, values)
         rule = self._rule(node)
         results = rule(node, values)
         if node.name not in _PASS_LOSSES:
@@ -209,6 +212,15 @@ class ByPlan(Propagation[PlannedType]):
             return results
         reasons = _reasons(results)
         return _with_reasons(results, reasons | {_LOST})
+
+    def _is_untouched(self, node: Node, values: PlannedTypes) -> bool:
+        """Returns whether a plan of products leaves an equation alone."""
+        if self._plan.default == ALL or node.name in _DECIDED or self._entry(node):
+            return False
+        for value, var in zip(values, node.eqn.invars):
+            if value.reasons or value.dtype != dtype_or_none(var.aval):
+                return False
+        return True
 
     def _rule(self, node: Node) -> Callable[[Node, PlannedTypes], PlannedTypes]:
         """Returns the rule of an equation that holds no others."""

@@ -18,8 +18,8 @@ from .._leaves.types import Aval, Jaxpr, Leaf
 from .._numbers.arithmetic import REFUSALS
 from .._numbers.evaluate import bind, bits_of, evaluate_in, of_mesh
 from .._numbers.formats import Formats
-from .._numbers.nodes import Interpreter
-from .._numbers.program import NumericProgram
+from .._numbers.nodes import WITHOUT_BLOCKS, Interpreter, rule_of
+from .._numbers.program import number_nodes
 from .._program.aligned import NO_TRACES, SecondTraces
 from .._program.jaxprs import Variable, manual_axes, open_jaxpr, split_operands
 from .._program.program import Block, Node
@@ -78,12 +78,12 @@ class Emitter:
             default_entry: the entry of lines without one.
             traces: other traces of the jaxpr.
         """
-        program = NumericProgram(jaxpr, _FORMATS, traces, is_measured=False)
-        rules = ByPlan(program, self.use, default_entry)
+        block = Block(jaxpr, traces=traces)
+        _note_rules(block)
+        rules = ByPlan(number_nodes(block), self.use, default_entry)
         remaining_types = planned_types(arrays[len(types) :])
-        result_types = rules.block(program.block, [*types, *remaining_types])
-        emission = Emission(rules, self)
-        results = emission.block(program.block, arrays)
+        result_types = rules.block(block, [*types, *remaining_types])
+        results = Emission(rules, self).block(block, arrays)
         return results, result_types
 
     def emit_as_returned(
@@ -92,6 +92,17 @@ class Emitter:
         """Returns the results of a closed jaxpr in the types in which it returns them."""
         emitted, _ = self.emit(jaxpr, arrays, traces=traces)
         return list(map(_as_returned, emitted, jaxpr.out_avals))
+
+
+def _note_rules(block: Block) -> None:
+    """Notes how each equation of a block is emitted, and what nothing uses."""
+    for node in block.nodes:
+        node.rule = rule_of(node, is_fixed=False, formats=_FORMATS)
+        if node.rule in WITHOUT_BLOCKS:
+            node.inner = ()
+        for inner in node.inner:
+            _note_rules(inner)
+    block.drop_unused()
 
 
 class Emission(Interpreter):

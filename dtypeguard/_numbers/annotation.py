@@ -35,7 +35,6 @@ class Annotation(Walk[_Known]):
 
     Args:
         formats: the dtypes of the program.
-        is_measured: whether its lines are to be known. To emit it needs none.
         is_judged: whether it is compared with a reference.
         leave_out: is told of an equation that has no wide form.
     """
@@ -43,12 +42,10 @@ class Annotation(Walk[_Known]):
     def __init__(
         self,
         formats: Formats,
-        is_measured: bool,
         is_judged: bool,
         leave_out: Callable[[Stack], None],
     ):
         self._formats = formats
-        self._is_measured = is_measured
         self._is_judged = is_judged
         self._leave_out = leave_out
 
@@ -83,21 +80,19 @@ class Annotation(Walk[_Known]):
         return ()
 
     def block(self, block, arguments):
-        if self._is_measured:
-            # A callback that prints would print once more with each run.
-            nodes = block.nodes
-            block.nodes = [node for node in nodes if node.name not in primitives.DEBUG]
-            jaxpr = open_jaxpr(block.jaxpr)
-            block.intended = self._meant(block.traces, block.outputs, jaxpr)
+        # A callback that prints would print once more with each run.
+        nodes = block.nodes
+        block.nodes = [node for node in nodes if node.name not in primitives.DEBUG]
+        jaxpr = open_jaxpr(block.jaxpr)
+        block.intended = self._meant(block.traces, block.outputs, jaxpr)
         results = super().block(block, arguments)
         block.drop_unused()
         return results
 
     def node(self, node, operands):
-        if self._is_measured:
-            self._note_constants(node)
+        self._note_constants(node)
         # `jax.random` draws the same numbers on both sides if nothing rounds its operands.
-        is_fixed = self._is_measured and _are_fixed(node, operands)
+        is_fixed = _are_fixed(node, operands)
         node.rule = rule_of(node, is_fixed, self._formats)
         if node.rule in WITHOUT_BLOCKS:
             # It runs as one equation, whatever jaxprs it holds.

@@ -75,30 +75,21 @@ PlanState = TypeVar("PlanState")
 class Propagation(Walk[PlanState]):
     """Pushes what a plan knows of values through a program.
 
+    Args:
+        size: how many numbers the equations of the program have.
+
     Attributes:
-        program: the program.
         entries: what each equation computes in, so far.
         carried: see `WidthPlan`.
     """
 
-    def __init__(self, program: NumericProgram):
-        self.program = program
-        self.entries = np.zeros(program.size, np.int8)
+    def __init__(self, size: int):
+        self.entries = np.zeros(size, np.int8)
         self.carried: dict[int, tuple[int, ...]] = {}
-
-    def ended(self, value: PlanState) -> PlanState:
-        """Returns a value behind a cast to the dtype that it has."""
-        return value
 
     def entry_of(self, value: PlanState, aval: Aval) -> int:
         """Returns the entry in which a value leaves a loop, branches, shards or a call."""
         return WRITTEN
-
-    def read(self, user, place, var, values):
-        value = super().read(user, place, var, values)
-        if place in user.ends:
-            return self.ended(value)
-        return value
 
     def left(self, node, results):
         entries = []
@@ -121,7 +112,8 @@ class WideLines(Propagation[bool]):
         is_wide: Callable[[Node, bool], bool],
         is_given_wide: bool = False,
     ):
-        super().__init__(program)
+        super().__init__(program.size)
+        self.program = program
         self._is_wide = is_wide
         self._is_given_wide = is_given_wide
 
@@ -136,8 +128,9 @@ class WideLines(Propagation[bool]):
     def constant(self, var, array):
         return False
 
-    def ended(self, value):
-        return False
+    def read(self, user, place, var, values):
+        # A cast to the dtype that the value has as written ends its width.
+        return place not in user.ends and super().read(user, place, var, values)
 
     def joined(self, values, attempt):
         return any(values)

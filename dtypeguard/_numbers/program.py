@@ -38,8 +38,6 @@ class NumericProgram:
         jaxpr: a closed jaxpr.
         formats: its dtypes.
         traces: it beside other traces of the function, as far as there are any.
-        is_measured: whether its lines, and what it rounds, are to be known. To emit it
-            needs neither.
         is_judged: whether it is compared with a reference, which has the eps of its dtype.
     """
 
@@ -48,7 +46,6 @@ class NumericProgram:
         jaxpr: Jaxpr,
         formats: Formats,
         traces: SecondTraces,
-        is_measured: bool = True,
         is_judged: bool = False,
     ):
         self.jaxpr = jaxpr
@@ -62,20 +59,19 @@ class NumericProgram:
         if formats.narrow is not None:
             self._note_inputs()
         self.block = Block(jaxpr, traces=traces)
-        annotation = Annotation(formats, is_measured, is_judged, self.leave_out)
+        annotation = Annotation(formats, is_judged, self.leave_out)
         annotation.annotate(self.block, jaxpr.in_avals)
-        self.size = _number_nodes(self.block, 0)
+        self.size = number_nodes(self.block)
         self.while_loops: list[Node] = []
-        if is_measured:
-            for node in self.block.all_nodes():
-                self._note_line(node)
-                if node.rule == WHILE:
-                    self.while_loops.append(node)
-            # A second pass, since an equation that rounds nothing may stand on a line that
-            # rounds at a later one.
-            for node in self.block.all_nodes():
-                if node.line is None:
-                    node.line = self.lines.find(node.stack)
+        for node in self.block.all_nodes():
+            self._note_line(node)
+            if node.rule == WHILE:
+                self.while_loops.append(node)
+        # A second pass, since an equation that rounds nothing may stand on a line that
+        # rounds at a later one.
+        for node in self.block.all_nodes():
+            if node.line is None:
+                node.line = self.lines.find(node.stack)
 
     def leave_out(self, stack: Stack) -> None:
         """Notes that an equation runs as written."""
@@ -165,13 +161,13 @@ class NumericProgram:
         return types
 
 
-def _number_nodes(block: Block, number: int) -> int:
+def number_nodes(block: Block, number: int = 0) -> int:
     """Numbers a block and all inside of it; returns the next number."""
     # Inner blocks come first, so that all inside of a node is a range of numbers.
     block.first = number
     for node in block.nodes:
         for inner in node.inner:
-            number = _number_nodes(inner, number)
+            number = number_nodes(inner, number)
         node.number = number
         number += 1
     block.number = number

@@ -13,9 +13,9 @@ from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
 from .._program.jaxprs import Stack, value_kind
 from .._program.program import CALL, SCAN, Node
+from .._program.walk import Walk
 from . import plans
 from .nodes import Noted
-from .plans import Propagation
 from .probes import Probes
 from .program import NumericProgram
 from .run import run
@@ -53,11 +53,10 @@ def sketches(
     return walk.nodes, outputs
 
 
-class _SketchWalk(Propagation[int | None]):
+class _SketchWalk(Walk[int | None]):
     """Numbers the values of a program; loops are looked into in their first turn."""
 
     def __init__(self, program: NumericProgram, noted: Noted):
-        super().__init__(program)
         self._noted = noted
         self.nodes: list[SketchNode] = []
         for aval in program.jaxpr.in_avals:

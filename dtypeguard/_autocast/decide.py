@@ -16,6 +16,8 @@ from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, DType, Equation
 from .._numbers import primitives
 from .._numbers.evaluate import bits_of
+from .._numbers.formats import Formats
+from .._numbers.nodes import rule_of
 from .._numbers.plans import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
 from .._numbers.program import NumericProgram
 from .._program.jaxprs import (
@@ -24,12 +26,13 @@ from .._program.jaxprs import (
     loop_parts,
     value_kind,
 )
-from .._program.program import Node
+from .._program.program import CLOSED, Node
 from .._tracebacks.written import Written
 from .matching import PlanUse
 from .plan import ALL, Plan, PlanEntry
 
 FLOAT32 = np.dtype("float32")
+FORMATS = Formats(FLOAT32)
 
 # These are added up in the dtype as written, whatever is narrow around them.
 SUMS = ForeignNames(
@@ -49,7 +52,7 @@ PLAIN_CALLS = ForeignNames(
 OWN_RULES = ("custom_jvp_call", "custom_vjp_call")
 
 # Of these a plan of products says what they compute in, whatever they are given.
-_DECIDED = PRODUCT_NAMES | {"convert_element_type"}
+DECIDED = PRODUCT_NAMES | {"convert_element_type"}
 
 # Why a value stays as wide as it is written: by an explicit cast of the user's, or for a
 # number in it that is 0 or infinite in the narrow dtype.
@@ -158,7 +161,11 @@ class ByPlan(Propagation[PlannedType]):
 
     def node(self, node, operands):
         # A plan may name a whole loop: the entry has matched then.
-        self._entry(node)
+        entry = self._entry(node)
+        if node.rule == CLOSED and node.name not in DECIDED:
+            if entry is None and self._is_untouched(node, operands):
+                return planned_types(avals_of(node.eqn.outvars))
+            node.rule = rule_of(node, is_fixed=False, formats=FORMATS)
         return super().node(node, operands)
 
     def visit_call(self, node, values):
@@ -200,8 +207,6 @@ class ByPlan(Propagation[PlannedType]):
         return self._as_written(node, values)
 
     def computed(self, node, values):
-        if self._is_untouched(node, values):
-            return self._as_written(node, values)
         rule = self._rule(node)
         results = rule(node, values)
         if node.name not in _PASS_LOSSES:
@@ -215,7 +220,7 @@ class ByPlan(Propagation[PlannedType]):
 
     def _is_untouched(self, node: Node, values: PlannedTypes) -> bool:
         """Returns whether a plan of products leaves an equation alone."""
-        if self._plan.default == ALL or node.name in _DECIDED or self._entry(node):
+        if self._plan.default == ALL:
             return False
         for value, var in zip(values, node.eqn.invars):
             if value.reasons or value.dtype != dtype_or_none(var.aval):

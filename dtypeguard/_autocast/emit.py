@@ -5,26 +5,28 @@ and effects. One that computes as written is bound exactly as it stands, and so 
 loop or branches in which all is as written.
 """
 
-import contextlib
 import functools
 from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend import source_info_util
 
 from .._leaves.types import Aval, Jaxpr, Leaf
 from .._numbers.arithmetic import REFUSALS
 from .._numbers.evaluate import bind, bits_of, evaluate_in, of_mesh
-from .._numbers.formats import Formats
-from .._numbers.nodes import WITHOUT_BLOCKS, Interpreter, rule_of
+from .._numbers.nodes import WITHOUT_BLOCKS, rule_of
 from .._numbers.program import number_nodes
 from .._program.aligned import NO_TRACES, SecondTraces
 from .._program.jaxprs import Variable, manual_axes, open_jaxpr, split_operands
-from .._program.program import Block, Node
+from .._program.program import CLOSED, Block, Node
+from .._program.walk import Walk
 from .decide import (
+    DECIDED,
     FLOAT32,
+    FORMATS,
     OWN_RULES,
     PLAIN_CALLS,
     ByPlan,
@@ -46,7 +48,6 @@ _BILINEAR = ("dot_general", "conv_general_dilated")
 _COMPARING = frozenset(["eq", "ne", "max", "min", "reduce_max", "reduce_min"])
 # A long process may call a function with ever new shapes.
 _MOST_EMITTED = 2000
-_FORMATS = Formats(FLOAT32)
 
 
 class Emitter:
@@ -95,17 +96,18 @@ class Emitter:
 
 
 def _note_rules(block: Block) -> None:
-    """Notes how each equation of a block is emitted, and what nothing uses."""
+    """Notes how what holds equations is emitted, and what nothing uses."""
     for node in block.nodes:
-        node.rule = rule_of(node, is_fixed=False, formats=_FORMATS)
-        if node.rule in WITHOUT_BLOCKS:
-            node.inner = ()
+        if node.rule != CLOSED:
+            node.rule = rule_of(node, is_fixed=False, formats=FORMATS)
+            if node.rule in WITHOUT_BLOCKS:
+                node.inner = ()
         for inner in node.inner:
             _note_rules(inner)
     block.drop_unused()
 
 
-class Emission(Interpreter):
+class Emission(Walk[Leaf]):
     """Emits one program under the current trace."""
 
     def __init__(self, rules: ByPlan, emitter: Emitter):
@@ -113,21 +115,29 @@ class Emission(Interpreter):
         self._plan = rules.width_plan
         self._call_operands = rules.call_operands
 
+    def constant(self, var, array):
+        return array if hasattr(array, "dtype") else np.asarray(array, var.aval.dtype)
+
     def enter(self, block, arguments):
         values = super().enter(block, arguments)
         widened = self._widen_shared(block, values, values.values())
         return dict(zip(values, widened))
 
-    @contextlib.contextmanager
-    def context(self, eqn):
-        """Restores the line, the scopes and the mesh with which an equation was traced."""
-        info = eqn.source_info
+    def add_results(self, node, values):
+        # With the line, the scopes and the mesh with which the equation was traced.
+        info = node.eqn.source_info
         names = source_info_util.current_name_stack() + info.name_stack
         line = source_info_util.user_context(info.traceback, name_stack=names)
-        with line, eqn.ctx.manager:
-            yield
+        with line, node.eqn.ctx.manager:
+            super().add_results(node, values)
+        # A value is gone as soon as nothing needs it: programs fill memory.
+        for var in node.last:
+            values.pop(var, None)
 
     def node(self, node, operands):
+        if node.rule == CLOSED and node.name not in DECIDED:
+            # The plan has left it alone: its operands are as written.
+            return bind(node.eqn, operands, node.eqn.params)
         if node.inner and not self._may_differ(node, operands):
             results = self.written(node, operands)
         else:

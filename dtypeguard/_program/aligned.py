@@ -186,9 +186,12 @@ class Alignment:
                 operands = trace.uses(eqn.invars)
                 second_operands = second_trace.uses(partner.invars)
                 self._compare(eqn, operands, second_operands)
-                pairs = zip(_inner_jaxprs(eqn), _inner_jaxprs(partner))
-                for inner, second_inner in pairs:
-                    self._align(inner, second_inner)
+                inner_jaxprs = _inner_jaxprs(eqn)
+                # Most equations have none, and each has many parameters to look through.
+                if inner_jaxprs:
+                    pairs = zip(inner_jaxprs, _inner_jaxprs(partner))
+                    for inner, second_inner in pairs:
+                        self._align(inner, second_inner)
         outputs = trace.uses(jaxpr.outvars)
         second_outputs = second_trace.uses(open_jaxpr(second).outvars)
         # A function may return another tree for other dtypes.

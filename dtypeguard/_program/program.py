@@ -214,10 +214,12 @@ class Block:
             # JAX keeps equations that nothing uses, and would compute them in each run.
             if not eqn.effects and used.isdisjoint(eqn.outvars):
                 continue
-            operands = set(_without_literals(eqn.invars))
-            unused_results = {var for var in eqn.outvars if var not in used}
-            node.last = [*(operands - used), *unused_results]
-            used |= operands
+            last = [var for var in eqn.outvars if var not in used]
+            for var in _without_literals(eqn.invars):
+                if var not in used:
+                    used.add(var)
+                    last.append(var)
+            node.last = last
             live_nodes.append(node)
         live_nodes.reverse()
         self.nodes = live_nodes

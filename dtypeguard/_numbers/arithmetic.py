@@ -6,18 +6,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from .._leaves.dtypes import bits, kind
+from .._leaves.dtypes import bits
 from .._leaves.types import DType, Leaf
 from .._program.program import Node
 from . import primitives
 from .evaluate import (
+    DtypeOf,
     as_dtype,
     binding,
     evaluate,
-    round_inwards,
     round_to,
     rounded_as,
     unchanged_dtype,
@@ -69,9 +68,28 @@ def _compiled_equation(key: object, run: _Evaluator) -> _Evaluator:
         # A search over many programs would fill the memory.
         _COMPILED.clear()
     try:
-        return _COMPILED.setdefault(key, jax.jit(run))
+        if key not in _COMPILED:
+            _COMPILED[key] = jax.jit(run)
+        return _COMPILED[key]
     except TypeError:  # a parameter has no hash
         return run
+
+
+class Rule(NamedTuple):
+    """The form of values that an equation takes, and its dtypes.
+
+    Attributes:
+        form: returns the form of a value.
+        takes: returns the dtype of an operand, by that in the program.
+        makes: returns the dtype of a result, by that in the program.
+    """
+
+    form: Callable[[Value], Leaf]
+    takes: DtypeOf
+    makes: DtypeOf
+
+
+_AS_PROGRAM_HAS_IT = Rule(wide_form, unchanged_dtype, unchanged_dtype)
 
 
 @dataclasses.dataclass
@@ -93,71 +111,56 @@ class Arithmetic:
 
     # Values
 
-    def constant(self, array: Leaf, intended: np.ndarray | None = None) -> Value:
-        """Returns an array of the program, as written and in wide types."""
-        # A program holds NumPy's arrays too, on JAX 0.12 in a class of JAX's own.
-        if not isinstance(array, jax.Array):
-            array = jnp.asarray(array)
-        if not is_inexact(array):
-            return array
-        written = as_dtype(array, self.formats.written(array.dtype))
-        wide_dtype = self.formats.widened(array.dtype)
-        if intended is None:
-            wide = as_dtype(array, wide_dtype)
-        else:
-            wide = jnp.asarray(intended, wide_dtype)
-        return Either(written, wide)
-
-    def sample(self, array: Leaf) -> Value:
-        """Returns random numbers: below 1 stays below 1 in a narrow dtype."""
-        if not is_inexact(array):
-            return array
-        # A uniform sample of 1.0 would make a logarithm of 0.
-        written = round_inwards(array, self.formats.written(array.dtype))
-        wide = as_dtype(array, self.formats.widened(array.dtype))
-        return Either(written, wide)
-
-    def as_written(self, value: Value, dtype: DType) -> Leaf:
-        """Returns a value as a narrow equation takes it.
+    def both_forms(
+        self,
+        array: Leaf,
+        intended: Leaf,
+        narrowed: Callable[[Leaf, DType], Leaf] = as_dtype,
+    ) -> Value:
+        """Returns a constant, or a sample, as written and in wide types.
 
         Args:
-            value: the value.
-            dtype: that of the program.
+            array: the value as the program has it.
+            intended: the value as it was meant.
+            narrowed: converts the value to a narrower dtype.
         """
-        array = own_form(value)
-        narrow = as_dtype(array, self.formats.written(dtype))
-        return narrow if narrow is array else self._fenced(narrow)
+        if not is_inexact(array):
+            return array
+        written = narrowed(array, self.formats.written(array.dtype))
+        wide = as_dtype(intended, self.formats.widened(array.dtype))
+        return Either(written, wide)
 
-    def as_wide(self, value: Value, dtype: DType) -> Leaf:
-        """Returns a value as a wide equation takes it.
-
-        Args:
-            value: the value.
-            dtype: that of the program.
-        """
-        # With a scale, constants stay as written, as in a program that scales its loss.
-        array = wide_form(value) if self.scale is None else own_form(value)
-        wide_dtype = self.formats.widened(dtype)
-        return as_dtype(array, wide_dtype)
-
-    def _operands(self, node: Node, values: Sequence[Value], entry: Width) -> list[Leaf]:
-        """Returns the operands of an equation as its entry has them."""
+    def rule(self, entry: Width) -> Rule:
+        """Returns how an equation with an entry computes."""
         if isinstance(entry, Computes):
-            return [entry.settled(value) for value in values]
-        settle = self.as_written if entry == WRITTEN else self.as_wide
+            operands = entry._replace(result=entry.dtype)
+            return Rule(own_form, takes=operands.of, makes=entry.of)
+        if entry == WRITTEN:
+            return Rule(own_form, self.formats.written, self.formats.written)
+        # Where a line rounds, so do the numbers that stand on it. With a scale, constants
+        # stay as written, as in a program that scales its loss.
+        is_meant = entry == WIDE and self.scale is None
+        form = wide_form if is_meant else own_form
+        return Rule(form, self.formats.widened, self.formats.widened)
+
+    def settled(self, value: Value, dtype: DType) -> Leaf:
+        """Returns a value in a dtype, which XLA shall not leave out."""
+        array = as_dtype(value, dtype)
+        return array if array is value else self._fenced(array)
+
+    def _operands(self, node: Node, values: Sequence[Value], rule: Rule) -> list[Leaf]:
+        """Returns the operands of an equation by a rule."""
         operands = []
         for value, var in zip(values, node.eqn.invars):
-            operands.append(settle(value, var.aval.dtype))
+            dtype = rule.takes(var.aval.dtype)
+            operands.append(self.settled(rule.form(value), dtype))
         return operands
 
     # Equations
 
     def own(self, node: Node, values: Sequence[Value]) -> list[Leaf]:
         """Returns the results of an equation in the dtypes that the program has."""
-        operands = []
-        for value, var in zip(values, node.eqn.invars):
-            array = wide_form(value)
-            operands.append(_cast_inexact(array, var.aval.dtype))
+        operands = self._operands(node, values, _AS_PROGRAM_HAS_IT)
         results = evaluate(node.eqn, operands, unchanged_dtype)
         return [self._fenced(result) for result in results]
 
@@ -165,96 +168,75 @@ class Arithmetic:
         self, node: Node, values: Sequence[Value], entry: Width
     ) -> tuple[list[Leaf], list[Leaf]]:
         """Returns the operands and the results of an equation that computes."""
-        if entry not in (WRITTEN, WIDE):
-            # The line rounds, and so do the numbers that stand on it.
-            values = [own_form(value) for value in values]
         if self.scale is None or not node.is_backward:
             return self._unscaled(node, values, entry)
-        dtype_of = self.formats.written
+        rounds_to = self.rule(WRITTEN).makes
         if isinstance(entry, Computes):
-            dtype_of = entry.of
+            rounds_to = entry.of
             # A gradient is rounded where the scaled one would be: in its result.
             entry = WRITTEN
         operands, results = self._unscaled(node, values, entry)
         rounded = []
         for result, var in zip(results, node.eqn.outvars):
-            dtype = dtype_of(var.aval.dtype)
-            rounded.append(self._rounded_as_if_scaled(result, dtype))
+            dtype = rounds_to(var.aval.dtype)
+            # A power of two moves a number in the range of a dtype, digits and all.
+            if bits(dtype) < bits(result.dtype):
+                scale = jnp.asarray(self.scale).astype(result.dtype)
+                result = round_to(result * scale, dtype) / scale
+            rounded.append(result)
         return operands, rounded
-
-    def _rounded_as_if_scaled(self, result: Leaf, dtype: DType) -> Leaf:
-        """Returns what a backward pass makes in a dtype where the loss is scaled."""
-        if kind(dtype) != "float" or bits(dtype) >= bits(result.dtype):
-            return result
-        # A power of two moves a number in the range of a dtype, digits and all.
-        scale = jnp.asarray(self.scale).astype(result.dtype)
-        return round_to(result * scale, dtype) / scale
 
     def _unscaled(
         self, node: Node, values: Sequence[Value], entry: Width
     ) -> tuple[list[Leaf], list[Leaf]]:
         """Returns operands and results, whatever the scale of the loss."""
-        operands = self._operands(node, values, entry)
+        rule = self.rule(entry)
+        operands = self._operands(node, values, rule)
         try:
-            results = self._results(node, operands, entry)
+            if entry == ROUNDED and node.rounds:
+                results = self._rounded(node, operands)
+            else:
+                results = self._evaluated(node, operands, entry)
         except REFUSALS:
             # No other dtype computes it, so both sides have it as written.
             results = self.own(node, values)
             if isinstance(entry, Computes):  # as `autocast` does
-                results = [_cast_inexact(result, entry.result) for result in results]
+                results = [as_dtype(result, entry.of(result.dtype)) for result in results]
             else:
                 self.program.leave_out(node.stack)
         return operands, [self._fenced(result) for result in results]
-
-    def _results(self, node: Node, operands: list[Leaf], entry: Width) -> list[Leaf]:
-        if entry == WRITTEN:
-            return self._written(node, operands)
-        if entry == ROUNDED and node.rounds:
-            return self._rounded(node, operands)
-        return self._evaluated(node, operands, entry)
-
-    def _written(self, node: Node, operands: list[Leaf]) -> list[Leaf]:
-        narrow = self.formats.narrow
-        takes_narrow = node.name not in primitives.OF_OWN_DTYPES
-        if narrow is None or (takes_narrow and narrow.itemsize > 1):
-            return self._evaluated(node, operands, WRITTEN)
-        # Nothing computes in 8 bits: results are rounded to them.
-        results = self.own(node, operands)
-        return [self.as_written(result, result.dtype) for result in results]
 
     def _evaluated(self, node: Node, operands: list[Leaf], entry: Width) -> list[Leaf]:
         """Returns the results of an equation; outside of a trace, compiled.
 
         To bind a primitive takes twice as long as to call what JAX compiles of it.
         """
+        dtype_of = self.rule(entry).makes
+        if entry == WRITTEN and self._only_rounds(node):
+            results = self.own(node, operands)
+            return [self.settled(result, dtype_of(result.dtype)) for result in results]
         algorithm = self.formats.algorithm(node.eqn, is_wide=entry != WRITTEN)
         if algorithm is not None:
             return product(node.eqn, operands, algorithm)
-        dtype_of = self.formats.widened
-        if isinstance(entry, Computes):
-            dtype_of = entry.of
-        elif entry == WRITTEN:
-            dtype_of = self.formats.written
         if self.is_traced:
             return evaluate(node.eqn, operands, dtype_of)
-        # All calls of a jitted function have the same equations.
-        key = (id(node.eqn), entry, self.formats)
-        if key not in self.program.functions:
-            equation_key, run = binding(node.eqn, dtype_of)
-            self.program.functions[key] = _compiled_equation(equation_key, run)
-        return self.program.functions[key](*operands)
+        return _compiled_equation(*binding(node.eqn, dtype_of))(*operands)
+
+    def _only_rounds(self, node: Node) -> bool:
+        """Returns whether nothing computes an equation in the narrow dtype."""
+        narrow = self.formats.narrow
+        if narrow is None:
+            return False
+        return narrow.itemsize == 1 or node.name in primitives.OF_OWN_DTYPES
 
     def _rounded(self, node: Node, operands: list[Leaf]) -> list[Leaf]:
         """Returns the wide results, rounded as the equation rounds as written."""
-        # A device's rounding is of the operands, which `_written` makes of exact ones.
-        if self.formats.products is not None:
-            return self._written(node, operands)
+        narrow = self._operands(node, operands, self.rule(WRITTEN))
+        written = self._evaluated(node, narrow, WRITTEN)
         exact = self._evaluated(node, operands, WIDE)
-        narrow = self._operands(node, operands, WRITTEN)
-        written = self._written(node, narrow)
         # In wide types of operands as written: what the equation itself rounds is the
         # difference to this.
-        widened = self._operands(node, narrow, WIDE)
+        widened = self._operands(node, narrow, self.rule(WIDE))
         from_narrow = self._evaluated(node, widened, WIDE)
         results = []
         for array, result, narrow_result in zip(written, exact, from_narrow):
@@ -272,9 +254,3 @@ class Arithmetic:
         if is_wide and bits(array.dtype) >= 32:
             return array
         return lax.optimization_barrier(array)
-
-
-def _cast_inexact(array: Leaf, dtype: DType) -> Leaf:
-    if not is_inexact(array):
-        return array
-    return as_dtype(array, dtype)

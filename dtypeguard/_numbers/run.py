@@ -26,7 +26,7 @@ from .._program.program import (
 )
 from .arithmetic import Arithmetic, Either, Value, own_form
 from .compiled import call_compiled
-from .evaluate import as_dtype, current_mesh, under_mesh
+from .evaluate import as_dtype, current_mesh, round_inwards, under_mesh
 from .formats import Formats
 from .nodes import (
     COMPUTED,
@@ -127,12 +127,8 @@ class Run(Interpreter):
             entry = self._default_entry
         if entry is None or not is_inexact(var.aval):
             return value
-        computes = self.plan.computes(entry)
-        if computes is not None:
-            return as_dtype(own_form(value), computes.result)
-        if entry == WRITTEN:
-            return self.arithmetic.as_written(value, var.aval.dtype)
-        return self.arithmetic.as_wide(value, var.aval.dtype)
+        rule = self.arithmetic.rule(self.plan.computes(entry) or entry)
+        return self.arithmetic.settled(rule.form(value), rule.makes(var.aval.dtype))
 
     @property
     def _default_entry(self) -> int:
@@ -200,7 +196,8 @@ class Run(Interpreter):
         if key not in self.program.literals:
             with jax.ensure_compile_time_eval():
                 array = jnp.asarray(array, var.aval.dtype)
-                self.program.literals[key] = self.arithmetic.constant(array, intended)
+                wide = array if intended is None else jnp.asarray(intended)
+                self.program.literals[key] = self.arithmetic.both_forms(array, wide)
         return self.program.literals[key]
 
     # What is compiled
@@ -386,7 +383,9 @@ class Run(Interpreter):
 
     def visit_sample(self, node, operands):
         results = self.arithmetic.own(node, operands)
-        return [self.arithmetic.sample(result) for result in results]
+        # Below 1 stays below 1: a uniform sample of 1.0 would make a logarithm of 0.
+        forms = self.arithmetic.both_forms
+        return [forms(result, result, round_inwards) for result in results]
 
     # Roundings, which wide types leave out
 

@@ -38,7 +38,6 @@ class NumericProgram:
         jaxpr: a closed jaxpr.
         formats: its dtypes.
         traces: it beside other traces of the function, as far as there are any.
-        is_judged: whether it is compared with a reference, which has the eps of its dtype.
     """
 
     def __init__(
@@ -46,7 +45,6 @@ class NumericProgram:
         jaxpr: Jaxpr,
         formats: Formats,
         traces: SecondTraces,
-        is_judged: bool = False,
     ):
         self.jaxpr = jaxpr
         self.formats = formats
@@ -59,7 +57,7 @@ class NumericProgram:
         if formats.narrow is not None:
             self._note_inputs()
         self.block = Block(jaxpr, traces=traces)
-        annotation = Annotation(formats, is_judged, self.leave_out)
+        annotation = Annotation(formats, self.leave_out)
         annotation.annotate(self.block, jaxpr.in_avals)
         self.size = number_nodes(self.block)
         self.while_loops: list[Node] = []

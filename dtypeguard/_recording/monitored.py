@@ -22,25 +22,26 @@ from .recorder import Recorder
 # How often a line, a call or a return of the user's is looked at.
 _MOST_LOOKS = 10
 _MOST_RETURNS = 1000  # of a function that the user calls, from all lines
-_TOOLS = (4, 3)  # places for tools that no known tool takes
+_TOOL = 4  # a place for a tool that no known tool takes
+_monitoring: Any = getattr(sys, "monitoring", None)
 
 
 class Monitored:
     """Records where the user's files make their arrays, while it is entered.
 
-    Before Python 3.12, and where other tools have taken all places, nothing is recorded.
-    It may be entered several times, in one another too. What it knows of functions it
-    keeps; of arrays it knows only those that are alive.
+    Before Python 3.12, and where another tool has taken its place, nothing is recorded.
+    It may be entered several times, in one another too. It knows only arrays that are
+    alive.
     """
 
     def __init__(self) -> None:
         self.recorder = Recorder()
-        self._tool: int | None = None
+        self._is_on = False
         self._entered = 0
         self._lock = threading.RLock()
         self._busy: set[int] = set()  # threads that record
         # The functions that have events, by identity, as to hash code takes long.
-        self._codes: dict[int, tuple[CodeType, int]] = {}
+        self._codes: dict[int, CodeType] = {}
         self._counts: Counter[tuple[int, object]] = Counter()
 
     def __enter__(self) -> "Monitored":
@@ -68,15 +69,10 @@ class Monitored:
 
     def _start(self) -> None:
         """Begins, in the functions that run as well."""
-        monitoring: Any = getattr(sys, "monitoring", None)
-        if monitoring is None:
+        if _monitoring is None or _monitoring.get_tool(_TOOL) is not None:
             return
-        free = [tool for tool in _TOOLS if monitoring.get_tool(tool) is None]
-        if not free:
-            return
-        self._tool = free[0]
-        self._monitoring = monitoring
-        events = monitoring.events
+        self._is_on = True
+        events = _monitoring.events
         callbacks = {
             events.LINE: self._on_line,
             events.PY_RETURN: self._on_return,
@@ -85,44 +81,40 @@ class Monitored:
         }
         self._users_events = sum(callbacks)
         callbacks[events.PY_START] = self._on_start
-        monitoring.use_tool_id(self._tool, "dtypeguard")
+        _monitoring.use_tool_id(_TOOL, "dtypeguard")
         for event, callback in callbacks.items():
-            monitoring.register_callback(self._tool, event, callback)
-        monitoring.set_events(self._tool, events.PY_START)
-        for code, events_of_code in list(self._codes.values()):
-            monitoring.set_local_events(self._tool, code, events_of_code)
+            _monitoring.register_callback(_TOOL, event, callback)
+        _monitoring.set_events(_TOOL, events.PY_START)
         for frame in callers(sys._getframe()):
             if is_recorded(frame.f_code.co_filename):
                 self._watch(frame.f_code, self._users_events)
 
     def _stop(self) -> None:
         """Ends."""
-        if self._tool is None:
+        if not self._is_on:
             return
-        self._monitoring.set_events(self._tool, 0)
-        for code, _ in list(self._codes.values()):
-            self._monitoring.set_local_events(self._tool, code, 0)
-        self._monitoring.free_tool_id(self._tool)
-        self._tool = None
+        self._is_on = False
+        _monitoring.set_events(_TOOL, 0)
+        for code in self._codes.values():
+            _monitoring.set_local_events(_TOOL, code, 0)
+        _monitoring.free_tool_id(_TOOL)
+        self._codes.clear()
         self._counts.clear()
         self.recorder.forget_calls()
 
     def _watch(self, code: CodeType, events: int) -> None:
         """Switches on some events of a function, if it has none yet."""
         if id(code) not in self._codes:
-            self._codes[id(code)] = code, events
-            self._monitoring.set_local_events(self._tool, code, events)
+            self._codes[id(code)] = code
+            _monitoring.set_local_events(_TOOL, code, events)
 
-    def _count(self, code: CodeType, event: object) -> int:
-        """Returns how often an event was seen, with this time."""
-        self._counts[id(code), event] += 1
-        return self._counts[id(code), event]
-
-    def _again(self, code: CodeType, event: object) -> object:
+    def _again(self, code: CodeType, event: object, most: int = _MOST_LOOKS) -> object:
         """Returns what switches an event off, once it was looked at often enough."""
-        if self._count(code, event) < _MOST_LOOKS:
+        key = id(code), event
+        self._counts[key] += 1
+        if self._counts[key] < most:
             return None
-        return self._monitoring.DISABLE
+        return _monitoring.DISABLE
 
     def _record(
         self, record: Callable[..., None], frame: FrameType, *arguments: object
@@ -140,7 +132,7 @@ class Monitored:
             self._record(self.recorder.on_trace_end, sys._getframe(1))
             return None
         if not is_recorded(code.co_filename):
-            return self._monitoring.DISABLE
+            return _monitoring.DISABLE
         self._watch(code, self._users_events)
         self._record(self.recorder.on_call, sys._getframe(1))
         return self._again(code, instruction)
@@ -157,11 +149,9 @@ class Monitored:
             self._record(self.recorder.on_return, frame, value)
             return self._again(code, ("return", instruction))
         caller = frame.f_back or frame
-        is_of_line = is_recorded(caller.f_code.co_filename)
-        if is_of_line and self._again(code, ("to", caller.f_lineno)) is None:
+        if is_recorded(caller.f_code.co_filename):
             self._record(self.recorder.on_result, caller, value)
-        is_often = self._count(code, "returns") > _MOST_RETURNS
-        return self._monitoring.DISABLE if is_often else None
+        return self._again(code, "returns", _MOST_RETURNS)
 
     def _on_call(
         self, code: CodeType, instruction: int, function: object, argument: object
@@ -169,8 +159,8 @@ class Monitored:
         """Switches on the returns of a foreign function that the user calls."""
         inner = code_of(function)
         if inner is not None and not is_recorded(inner.co_filename):
-            self._watch(inner, self._monitoring.events.PY_RETURN)
-        return self._monitoring.DISABLE
+            self._watch(inner, _monitoring.events.PY_RETURN)
+        return _monitoring.DISABLE
 
 
 # The one of all contexts, hooks and commands: nested use counts.

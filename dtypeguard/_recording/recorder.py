@@ -6,12 +6,13 @@ JAX, which a script may choose first.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from .._leaves.types import Leaf, PyTree
@@ -20,6 +21,7 @@ from .._source.inert import items_of, variables_of
 from .._source.origin import Frame, callers, frame_of
 from .value_record import ValueRecord
 from .values import (
+    NamedLeaf,
     ValueType,
     is_concrete,
     is_number,
@@ -28,39 +30,53 @@ from .values import (
     named_leaves,
     value_type,
 )
-from .words import Words, words_of
+from .words import Words, words_at
 
 _MOST_CALLERS = 12  # of a line
 _MOST_RETURNED = 20  # values of a call
 _MOST_STRONG = 10_000  # values that have no weak references
 
 
-class _RunningFunction:
-    """A running function of the user's, at a statement."""
+NamedRecord = tuple[str, ValueRecord]
+Frames = Sequence[Frame]  # a line of the user's and those that led there
 
-    def __init__(self, code: CodeType):
-        self.code = code
-        self.line = 0  # that runs; 0 where its end will not be seen
-        self.statement = range(0)  # its lines
-        # What the statement reads: variables, and what its calls return.
-        self.read: list[tuple[str, ValueRecord]] = []  # by the names of leaves
-        # What a function returned that JAX called there.
-        self.results: Sequence[ValueRecord] = ()
 
-    def record_of_new(
-        self, name: str, array: Leaf, frames: Sequence[Frame], words: Words
-    ) -> ValueRecord:
+@dataclasses.dataclass
+class _RunningLine:
+    """A line that runs.
+
+    Attributes:
+        number: of the line; 0 where its end will not be seen.
+        words: that it names.
+        frames: the line and its callers.
+        statement: the lines of its statement.
+        read: what the statement reads, by the names of leaves: variables, and what its
+            calls return.
+        results: what a function returned that JAX called there.
+    """
+
+    number: int = 0
+    words: Words = dataclasses.field(default_factory=Words)
+    frames: Frames = ()
+    statement: range = range(0)
+    read: list[NamedRecord] = dataclasses.field(default_factory=list)
+    results: Sequence[ValueRecord] = ()
+
+    def record_of_new(self, name: str, array: Leaf) -> ValueRecord:
         """Returns the record of an array that the statement makes."""
         array_type = value_type(array)
-        records = [record for read_name, record in self.read if read_name in ("", name)]
-        if len(records) == 0:
+        records = []
+        for read_name, record in self.read:
+            if read_name in ("", name):
+                records.append(record)
+        if not records:
             records = [record for _, record in self.read]
         sources = [record for record in records if record.may_give(array_type)]
-        if words.asks_for(array.dtype):
+        if self.words.asks_for(array.dtype):
             sources = []
         strong_types = {record.type for record in records if not record.type.is_weak}
         is_promoted = bool(strong_types - {array_type})
-        return ValueRecord(frames, array_type, sources, is_promoted)
+        return ValueRecord(self.frames, array_type, sources, is_promoted)
 
 
 class Recorder:
@@ -72,7 +88,8 @@ class Recorder:
         self._strong: deque[int] = deque()  # those that have no weak references
         # Python numbers, by their text and their names.
         self._numbers: dict[str, dict[str, ValueRecord]] = {}
-        self._running: dict[int, _RunningFunction] = {}  # by the identity of the frame
+        # By the identities of a frame and of its code: another function may take the frame.
+        self._running: dict[tuple[int, int], _RunningLine] = {}
         # What each line has read, by the lines that made it.
         self._read_by_line: dict[tuple[str, int], dict[object, ValueRecord]] = {}
 
@@ -97,7 +114,8 @@ class Recorder:
 
     def read_by(self, file: str, line: int) -> Sequence[ValueRecord]:
         """Returns the arrays that a line has read, one for each of their makers."""
-        return list(self._read_by_line.get((file, line), {}).values())
+        by_maker = self._read_by_line.get((file, line), {})
+        return list(by_maker.values())
 
     def forget_calls(self) -> None:
         """Forgets running functions, whose ends may not be seen, and numbers."""
@@ -108,16 +126,14 @@ class Recorder:
 
     def on_call(self, frame: FrameType) -> None:
         """Links the numbers and tracers that a function is given to their lines."""
-        self._running[id(frame)] = _RunningFunction(frame.f_code)
+        self._running.pop(_key(frame), None)
         # As a function begins, no variables but its arguments have values.
         variables = variables_of(frame)
         names = [name for name in frame.f_code.co_varnames if name in variables]
-        caller = frame.f_back
-        if caller in _recorded_callers(frame)[:1]:
-            frames = _frames(caller, caller.f_lineno)
-            words = words_of(caller.f_code).get(caller.f_lineno)
-            for name in names:
-                self._add_number(name, variables[name], words, frames)
+        caller = _users_caller(frame)
+        line = self._running_line(caller)
+        if line.number == caller.f_lineno:
+            self._add_numbers([(name, variables[name]) for name in names], line)
         tracers = []
         for name in names:
             for leaf_name, leaf in named_leaves(variables[name], name):
@@ -126,13 +142,13 @@ class Recorder:
         if tracers:
             self._link(tracers, frame)
 
-    def _link(self, tracers: Sequence[tuple[str, Leaf]], frame: FrameType) -> None:
+    def _link(self, tracers: Sequence[NamedLeaf], frame: FrameType) -> None:
         """Links the tracers of a function, by name, to what they stand for."""
         values = [tracer for _, tracer in tracers]
         leaves = leaves_given_to_jax(frame, values, is_recorded)
         frames = _frames(frame, frame.f_code.co_firstlineno)
         for (name, tracer), leaf in itertools.zip_longest(tracers, leaves):
-            source = self.record_of(leaf) or self.record_of_number(name, leaf)
+            source = self._source(name, leaf)
             sources = [source] if source else []
             record = ValueRecord(frames, value_type(tracer), sources, is_passed=True)
             self._add(tracer, record)
@@ -152,37 +168,38 @@ class Recorder:
         """Records what a function of the user's returns or yields, and who gets it."""
         self.on_line(frame, frame.f_lineno)
         self.on_result(frame, value)
-        del self._running[id(frame)]
-        for caller in _recorded_callers(frame)[:1]:
-            running = self._running.get(id(caller))
-            if running is None:
-                return
-            if caller is frame.f_back:
-                running.read += self._reads_of(value)
-            else:  # what JAX calls comes out of it as other values
-                running.results = [record for _, record in self._reads_of(value)]
+        del self._running[_key(frame)]
+        caller = _users_caller(frame)
+        line = self._running_line(caller)
+        reads = self._reads_of(value)
+        if caller is frame.f_back:
+            line.read += reads
+        else:  # what JAX calls comes out of it as other values
+            line.results = [record for _, record in reads]
 
     def on_result(self, frame: FrameType, value: PyTree) -> None:
         """Records what a call on the current line of a user's function returns."""
-        running = self._running.get(id(frame))
-        if running is None:
+        line = self._running_line(frame)
+        if line.number != frame.f_lineno:
             return
-        line = frame.f_lineno
-        frames = _frames(frame, line)
-        for name, leaf in named_leaves(value):
-            if type(leaf) is float and name.isidentifier():
-                self._add_number(name, leaf, None, frames)
-        words = words_of(frame.f_code).get(line, Words(line))
-        self._add_arrays(running, frames, list(named_leaves(value)), words)
-        running.read += self._reads_of(value)[:_MOST_RETURNED]
+        leaves = list(named_leaves(value))
+        # An int of few digits comes from anywhere.
+        floats = [(name, leaf) for name, leaf in leaves if type(leaf) is float]
+        self._add_numbers(floats, line)
+        self._add_arrays(leaves, line)
+        line.read += self._reads_of(value)[:_MOST_RETURNED]
 
-    def _reads_of(self, value: PyTree) -> list[tuple[str, ValueRecord]]:
+    def _running_line(self, frame: FrameType) -> _RunningLine:
+        """Returns the line at which a function is; an empty one if nobody has seen it."""
+        return self._running.get(_key(frame), _RunningLine())
+
+    def _reads_of(self, value: PyTree) -> list[NamedRecord]:
         """Returns the records of the arrays in a value and of the known numbers."""
-        records: list[tuple[str, ValueRecord]] = []
+        records: list[NamedRecord] = []
         if is_number(value):  # without a name
             return records
         for name, leaf in named_leaves(value):
-            record = self.record_of(leaf) or self.record_of_number(name, leaf)
+            record = self._source(name, leaf)
             if record is None and is_concrete(leaf):
                 record = ValueRecord((), value_type(leaf))
                 # In an object it would be taken for what those that read it add there.
@@ -191,6 +208,10 @@ class Recorder:
             if record is not None:
                 records.append((name, record))
         return records
+
+    def _source(self, name: str, leaf: Leaf) -> ValueRecord | None:
+        """Returns how an array or a number came to be."""
+        return self.record_of(leaf) or self.record_of_number(name, leaf)
 
     # Lines
 
@@ -202,60 +223,49 @@ class Recorder:
             line: that begins.
             is_last: whether nobody will see what runs after it.
         """
-        code = frame.f_code
-        running = self._running.get(id(frame))
-        # It may have begun before recording, or in place of one whose end was not seen.
-        if running is None or running.code is not code:
-            running = _RunningFunction(code)
-            self._running[id(frame)] = running
-        words_by_line = words_of(code)
-        if running.line in words_by_line:
-            self._after_line(frame, running, words_by_line[running.line])
-        # What lines do that are not seen would be taken for what this one does.
-        running.line = 0 if is_last else line
-        words = words_by_line.get(line, Words(line))
+        running = self._running_line(frame)
+        if running.number:
+            self._after_line(frame, running)
+        words = words_at(frame.f_code, line)
         if line not in running.statement:
-            running.statement = range(line, words.end + 1)
-            running.read = []
-            running.results = ()
+            running = _RunningLine(statement=range(line, words.end + 1))
+            self._running[_key(frame)] = running
+        # What lines do that are not seen would be taken for what this one does.
+        running.number = 0 if is_last else line
+        running.words = words
+        running.frames = _frames(frame, line)
         variables = variables_of(frame)
-        read_by_line = self._read_by_line.setdefault((code.co_filename, line), {})
+        place = frame.f_code.co_filename, line
+        by_maker = self._read_by_line.setdefault(place, {})
         for name in words.read:
-            value = variables.get(name, frame.f_globals.get(name))
-            reads = self._reads_of(value)
+            reads = self._reads_of(variables.get(name, frame.f_globals.get(name)))
             running.read += reads
             for leaf_name, record in reads:
                 # One for each maker: a line in a loop reads many arrays of few lines.
                 if leaf_name in ("", *words.attributes):
-                    read_by_line[record.line or record.type] = record
+                    by_maker[record.line or record.type] = record
 
-    def _after_line(
-        self, frame: FrameType, running: _RunningFunction, words: Words
-    ) -> None:
+    def _after_line(self, frame: FrameType, line: _RunningLine) -> None:
         """Records what is new in the variables that a line names."""
         variables = variables_of(frame)
-        frames = _frames(frame, running.line)
-        leaves = []
-        for name in words.stored:
-            self._add_objects(variables.get(name), frames)
+        stored = line.words.stored
+        arrays = []
+        numbers = []
         # A line may change an object, but for a global one, which others share.
-        for name in {**words.stored, **words.read}:
+        for name in {**stored, **line.words.read}:
             value = variables.get(name)
-            if is_concrete(value) and name not in words.stored:
+            if is_concrete(value) and name not in stored:
                 continue
             for leaf_name, leaf in named_leaves(value, name):
-                if name in words.stored or leaf_name in words.attributes:
-                    self._add_number(leaf_name, leaf, words, frames)
-            leaves += named_leaves(value)
-        self._add_arrays(running, frames, leaves, words)
+                arrays.append((leaf_name, leaf))
+                if name in stored or leaf_name in line.words.attributes:
+                    numbers.append((leaf_name, leaf))
+        self._add_numbers(numbers, line)
+        self._add_arrays(arrays, line)
+        for name in stored:
+            self._add_objects(variables.get(name), line.frames)
 
-    def _add_arrays(
-        self,
-        running: _RunningFunction,
-        frames: Sequence[Frame],
-        leaves: Sequence[tuple[str, Leaf]],
-        words: Words,
-    ) -> None:
+    def _add_arrays(self, leaves: Iterable[NamedLeaf], line: _RunningLine) -> None:
         """Records the new ones of some arrays as made by a line."""
         new_arrays = []
         for name, leaf in leaves:
@@ -263,13 +273,13 @@ class Recorder:
                 new_arrays.append((name, leaf))
         results: Sequence[ValueRecord] = ()
         # JAX gives back as many arrays as the function that it called.
-        if len(running.results) == len(new_arrays):
-            results = running.results
-            running.results = ()
+        if len(line.results) == len(new_arrays):
+            results = line.results
+            line.results = ()
         for (name, leaf), result in itertools.zip_longest(new_arrays, results):
-            record = running.record_of_new(name, leaf, frames, words)
+            record = line.record_of_new(name, leaf)
             if result is not None and result.type.dtype == leaf.dtype:
-                record = ValueRecord(frames, record.type, [result], is_passed=True)
+                record = ValueRecord(line.frames, record.type, [result], is_passed=True)
             self._add(leaf, record)
 
     # What is known
@@ -289,46 +299,52 @@ class Recorder:
         reference = weakref.ref(value, lambda _: records.pop(key, None))
         records[key] = reference, record
 
-    def _add_objects(self, value: Any, frames: Sequence[Frame]) -> None:
+    def _add_objects(self, value: Any, frames: Frames) -> None:
         """Records an object, and those in a tuple: the functions of an optimizer."""
-        items = [item for _, item in islice(items_of(value), _MOST_RETURNED)]
-        for part in (value, *items):
-            if is_concrete(part) or self.record_of(part) is not None:
-                continue
+        parts = [value]
+        for _, part in islice(items_of(value), _MOST_RETURNED):
+            parts.append(part)
+        for part in parts:
             # To ask for a dtype would run a function of the object's.
             object_type = ValueType(type(part), is_weak=False)
-            with contextlib.suppress(TypeError):  # a number, or a tree
-                self._add_weakly(part, ValueRecord(frames, object_type))
+            if self.record_of(part) is None:
+                with contextlib.suppress(TypeError):  # a number, or a tree
+                    self._add_weakly(part, ValueRecord(frames, object_type))
 
     def _add_variable(self, variable: object, record: ValueRecord | None) -> None:
         """Records what a variable of a jaxpr stands for."""
         if record and variable is not None and not is_concrete(variable):
             self._add(variable, record)
 
-    def _add_number(
-        self, name: str, number: object, words: Words | None, frames: Sequence[Frame]
-    ) -> None:
-        """Records a number under the line of a number that is named, else under its own."""
-        if not is_number(number):
-            return
-        by_name = self._numbers.setdefault(repr(number), {})
-        names = [name]
-        if words is not None:
-            names += [*words.read, *words.attributes]
-        # It may be given on under another name.
-        for source in names:
-            if source in by_name:
-                by_name[name] = by_name[source]
-                return
-        by_name[name] = ValueRecord(frames, value_type(number))
+    def _add_numbers(self, leaves: Iterable[NamedLeaf], line: _RunningLine) -> None:
+        """Records numbers under the lines of numbers that a line names, else under it."""
+        for name, number in leaves:
+            if is_number(number):
+                by_name = self._numbers.setdefault(repr(number), {})
+                record = ValueRecord(line.frames, value_type(number))
+                # It may be given on under another name.
+                for source in (*line.words.attributes, *line.words.read, name):
+                    record = by_name.get(source, record)
+                by_name[name] = record
 
 
-def _recorded_callers(frame: FrameType) -> list[FrameType]:
-    """Returns the callers of a function that are of the user's files, inside out."""
-    return [caller for caller in callers(frame) if is_recorded(caller.f_code.co_filename)]
+def _key(frame: FrameType) -> tuple[int, int]:
+    return id(frame), id(frame.f_code)
 
 
-def _frames(frame: FrameType, line: int) -> list[Frame]:
+def _recorded_callers(frame: FrameType) -> Iterator[FrameType]:
+    """Yields the callers of a function that are of the user's files, inside out."""
+    for caller in callers(frame):
+        if is_recorded(caller.f_code.co_filename):
+            yield caller
+
+
+def _users_caller(frame: FrameType) -> FrameType:
+    """Returns the innermost caller of the user's files; the function itself without."""
+    return next(_recorded_callers(frame), frame)
+
+
+def _frames(frame: FrameType, line: int) -> Frames:
     """Returns a line of a running function, and the user's lines that led there."""
-    outer_frames = map(frame_of, _recorded_callers(frame)[:_MOST_CALLERS])
+    outer_frames = map(frame_of, islice(_recorded_callers(frame), _MOST_CALLERS))
     return [frame_of(frame, line), *outer_frames]

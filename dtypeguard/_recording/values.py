@@ -12,6 +12,8 @@ from .._leaves.types import Leaf, PyTree
 from .._source.inert import fields_of, is_a, items_of, package_of, variables_of
 from .._source.origin import callers, release
 
+NamedLeaf = tuple[str, Leaf]  # under the key or the attribute that leads to it
+
 # Of containers inside of one another, and of what they hold.
 _DEEPEST_CONTAINER = 8
 _MOST_PARTS = 2000
@@ -49,7 +51,7 @@ def is_number(value: object) -> bool:
     return type(value) in (int, float, complex)
 
 
-def named_leaves(value: PyTree, name: str = "") -> Iterator[tuple[str, Leaf]]:
+def named_leaves(value: PyTree, name: str = "") -> Iterator[NamedLeaf]:
     """Yields the arrays and the Python numbers in a value, in the order of JAX.
 
     A leaf in two places comes twice, as for JAX. Each comes with the key or the attribute

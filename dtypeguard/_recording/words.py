@@ -20,7 +20,7 @@ class Words:
         attributes: attributes and keys.
     """
 
-    end: int
+    end: int = 0
     stored: dict[str, None] = dataclasses.field(default_factory=dict)
     read: dict[str, None] = dataclasses.field(default_factory=dict)
     attributes: set[str] = dataclasses.field(default_factory=set)
@@ -32,9 +32,13 @@ class Words:
         return not {*self.attributes, *self.read}.isdisjoint(texts)
 
 
+def words_at(code: types.CodeType, line: int) -> Words:
+    """Returns the words of a line; those of a statement at its first line."""
+    return _words_by_line(code).get(line, Words(line))
+
+
 @functools.cache
-def words_of(code: types.CodeType) -> dict[int, Words]:
-    """Returns the words of each line; those of a statement at its first line."""
+def _words_by_line(code: types.CodeType) -> dict[int, Words]:
     words_by_line: dict[int, Words] = {}
     for instruction in dis.get_instructions(code):
         line, end, *_ = instruction.positions or (None, None)

@@ -140,7 +140,7 @@ class Monitored:
     def _on_line(self, code: CodeType, line: int) -> object:
         answer = self._again(code, line)
         is_last = answer is not None
-        self._record(self.recorder.on_line, sys._getframe(1), line, is_last)
+        self._record(self.recorder.on_line, sys._getframe(1), is_last)
         return answer
 
     def _on_return(self, code: CodeType, instruction: int, value: object) -> object:

@@ -24,6 +24,7 @@ from .values import (
     NamedLeaf,
     ValueType,
     is_concrete,
+    is_leaf,
     is_number,
     is_tracer,
     leaves_given_to_jax,
@@ -32,7 +33,6 @@ from .values import (
 )
 from .words import Words, words_at
 
-_MOST_CALLERS = 12  # of a line
 _MOST_RETURNED = 20  # values of a call
 _MOST_STRONG = 10_000  # values that have no weak references
 
@@ -133,7 +133,8 @@ class Recorder:
         caller = _users_caller(frame)
         line = self._running_line(caller)
         if line.number == caller.f_lineno:
-            self._add_numbers([(name, variables[name]) for name in names], line)
+            for name in names:
+                self._add_number(name, variables[name], line)
         tracers = []
         for name in names:
             for leaf_name, leaf in named_leaves(variables[name], name):
@@ -166,7 +167,7 @@ class Recorder:
 
     def on_return(self, frame: FrameType, value: PyTree) -> None:
         """Records what a function of the user's returns or yields, and who gets it."""
-        self.on_line(frame, frame.f_lineno)
+        self.on_line(frame)
         self.on_result(frame, value)
         del self._running[_key(frame)]
         caller = _users_caller(frame)
@@ -182,22 +183,20 @@ class Recorder:
         line = self._running_line(frame)
         if line.number != frame.f_lineno:
             return
-        leaves = list(named_leaves(value))
-        # An int of few digits comes from anywhere.
-        floats = [(name, leaf) for name, leaf in leaves if type(leaf) is float]
-        self._add_numbers(floats, line)
-        self._add_arrays(leaves, line)
+        leaves = []
+        for name, leaf in named_leaves(value):
+            if type(leaf) is not int:  # a count, of which the line that keeps it is known
+                leaves.append((name, leaf))
+        self._add_leaves(leaves, line)
         line.read += self._reads_of(value)[:_MOST_RETURNED]
 
     def _running_line(self, frame: FrameType) -> _RunningLine:
-        """Returns the line at which a function is; an empty one if nobody has seen it."""
+        """Returns the line at which a function is; an empty one without."""
         return self._running.get(_key(frame), _RunningLine())
 
     def _reads_of(self, value: PyTree) -> list[NamedRecord]:
         """Returns the records of the arrays in a value and of the known numbers."""
-        records: list[NamedRecord] = []
-        if is_number(value):  # without a name
-            return records
+        records = []
         for name, leaf in named_leaves(value):
             record = self._source(name, leaf)
             if record is None and is_concrete(leaf):
@@ -215,14 +214,14 @@ class Recorder:
 
     # Lines
 
-    def on_line(self, frame: FrameType, line: int, is_last: bool = False) -> None:
+    def on_line(self, frame: FrameType, is_last: bool = False) -> None:
         """Records the begin of a line, which is the end of the line before.
 
         Args:
             frame: of the function.
-            line: that begins.
-            is_last: whether nobody will see what runs after it.
+            is_last: whether nobody will see what runs after the line.
         """
+        line = frame.f_lineno
         running = self._running_line(frame)
         if running.number:
             self._after_line(frame, running)
@@ -249,27 +248,23 @@ class Recorder:
         """Records what is new in the variables that a line names."""
         variables = variables_of(frame)
         stored = line.words.stored
-        arrays = []
-        numbers = []
+        leaves = []
         # A line may change an object, but for a global one, which others share.
         for name in {**stored, **line.words.read}:
             value = variables.get(name)
-            if is_concrete(value) and name not in stored:
-                continue
-            for leaf_name, leaf in named_leaves(value, name):
-                arrays.append((leaf_name, leaf))
-                if name in stored or leaf_name in line.words.attributes:
-                    numbers.append((leaf_name, leaf))
-        self._add_numbers(numbers, line)
-        self._add_arrays(arrays, line)
+            if name in stored or not is_leaf(value):
+                leaves += named_leaves(value, name)
+        self._add_leaves(leaves, line)
         for name in stored:
             self._add_objects(variables.get(name), line.frames)
 
-    def _add_arrays(self, leaves: Iterable[NamedLeaf], line: _RunningLine) -> None:
-        """Records the new ones of some arrays as made by a line."""
+    def _add_leaves(self, leaves: Iterable[NamedLeaf], line: _RunningLine) -> None:
+        """Records the new ones of some leaves as made by a line."""
         new_arrays = []
         for name, leaf in leaves:
-            if is_concrete(leaf) and self.record_of(leaf) is None:
+            if is_number(leaf):
+                self._add_number(name, leaf, line)
+            elif self.record_of(leaf) is None:
                 new_arrays.append((name, leaf))
         results: Sequence[ValueRecord] = ()
         # JAX gives back as many arrays as the function that it called.
@@ -316,16 +311,16 @@ class Recorder:
         if record and variable is not None and not is_concrete(variable):
             self._add(variable, record)
 
-    def _add_numbers(self, leaves: Iterable[NamedLeaf], line: _RunningLine) -> None:
-        """Records numbers under the lines of numbers that a line names, else under it."""
-        for name, number in leaves:
-            if is_number(number):
-                by_name = self._numbers.setdefault(repr(number), {})
-                record = ValueRecord(line.frames, value_type(number))
-                # It may be given on under another name.
-                for source in (*line.words.attributes, *line.words.read, name):
-                    record = by_name.get(source, record)
-                by_name[name] = record
+    def _add_number(self, name: str, number: object, line: _RunningLine) -> None:
+        """Records a number under the line of a number that is named, else under its own."""
+        if not is_number(number):
+            return
+        by_name = self._numbers.setdefault(repr(number), {})
+        record = ValueRecord(line.frames, value_type(number))
+        # It may be given on under another name.
+        for source in (*line.words.attributes, *line.words.read, name):
+            record = by_name.get(source, record)
+        by_name[name] = record
 
 
 def _key(frame: FrameType) -> tuple[int, int]:
@@ -346,5 +341,5 @@ def _users_caller(frame: FrameType) -> FrameType:
 
 def _frames(frame: FrameType, line: int) -> Frames:
     """Returns a line of a running function, and the user's lines that led there."""
-    outer_frames = map(frame_of, islice(_recorded_callers(frame), _MOST_CALLERS))
+    outer_frames = map(frame_of, _recorded_callers(frame))
     return [frame_of(frame, line), *outer_frames]

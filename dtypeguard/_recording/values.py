@@ -51,6 +51,11 @@ def is_number(value: object) -> bool:
     return type(value) in (int, float, complex)
 
 
+def is_leaf(value: object) -> bool:
+    """Returns whether a value is an array or a number of Python."""
+    return is_concrete(value) or is_number(value)
+
+
 def named_leaves(value: PyTree, name: str = "") -> Iterator[NamedLeaf]:
     """Yields the arrays and the Python numbers in a value, in the order of JAX.
 
@@ -62,17 +67,12 @@ def named_leaves(value: PyTree, name: str = "") -> Iterator[NamedLeaf]:
         if not stack:
             return
         name, part, depth = stack.pop()
-        if is_concrete(part) or is_number(part):
+        if is_leaf(part):
             yield name, part
         elif depth < _DEEPEST_CONTAINER:
             for key, inner in reversed(_items(part)[:_MOST_PARTS]):
                 inner_name = key if type(key) is str else name
                 stack.append((inner_name, inner, depth + 1))
-
-
-def arrays_in(value: PyTree) -> list[Leaf]:
-    """Returns the arrays in a value, in the order of JAX."""
-    return [leaf for _, leaf in named_leaves(value) if is_concrete(leaf)]
 
 
 def _items(value: Any) -> list[tuple[object, Any]]:
@@ -106,20 +106,20 @@ def leaves_given_to_jax(
                 value = getattr(value, "vals", None)  # of a tree that is flat
             if is_a(value, (tuple, list)):
                 leaves = [leaf for _, leaf in named_leaves(value)]
-                if _fit(tracers, leaves):
-                    outermost = leaves[-len(tracers) :]
                 # Numbers that are static may stand among them.
-                arrays = arrays_in(leaves)
-                if _fit(tracers, arrays):
-                    outermost = arrays[-len(tracers) :]
+                arrays = [leaf for leaf in leaves if is_concrete(leaf)]
+                last = _last_for(tracers, arrays) or _last_for(tracers, leaves)
+                outermost = last or outermost
         release([caller])
     return outermost
 
 
-def _fit(tracers: list[Leaf], leaves: list[Leaf]) -> bool:
-    """Returns whether tracers may be for the last of some leaves."""
+def _last_for(tracers: list[Leaf], leaves: list[Leaf]) -> list[Leaf]:
+    """Returns the last of some leaves, if tracers may be for them; else none."""
     last = leaves[-len(tracers) :]
-    return len(last) == len(tracers) and all(map(_may_stand_for, tracers, last))
+    if len(last) != len(tracers):
+        return []
+    return last if all(map(_may_stand_for, tracers, last)) else []
 
 
 def _may_stand_for(tracer: Leaf, leaf: Leaf) -> bool:

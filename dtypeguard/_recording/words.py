@@ -5,6 +5,7 @@ import dis
 import functools
 import re
 import types
+from typing import Any
 
 _OF_VARIABLE = re.compile("(?=.*(FAST|NAME|GLOBAL|DEREF))(STORE|LOAD)_")
 
@@ -41,11 +42,11 @@ def words_at(code: types.CodeType, line: int) -> Words:
 def _words_by_line(code: types.CodeType) -> dict[int, Words]:
     words_by_line: dict[int, Words] = {}
     for instruction in dis.get_instructions(code):
-        line, end, *_ = instruction.positions or (None, None)
-        if line is not None and end is not None:
-            words = words_by_line.setdefault(line, Words(line))
-            words.end = max(words.end, end)
-            _add_instruction(words, instruction)
+        positions: Any = instruction.positions
+        line = positions.lineno or 0  # an instruction may have none
+        words = words_by_line.setdefault(line, Words(line))
+        words.end = max(words.end, positions.end_lineno or 0)
+        _add_instruction(words, instruction)
     for line, words in words_by_line.items():
         for inner_line in range(line + 1, words.end + 1):
             inner = words_by_line.get(inner_line, words)

@@ -145,7 +145,7 @@ def recorded(value: Leaf) -> Why:
 
 
 def of_number(name: str, value: object) -> Origin | None:
-    """Returns the line that gave a Python number, by its name or if one line alone did."""
+    """Returns the line that gave a Python number, by its name."""
     record = RECORD.recorder.record_of_number(name, value)
     return None if record is None else origin_of_frames(record.frames)
 

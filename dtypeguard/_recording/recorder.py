@@ -86,8 +86,8 @@ class Recorder:
         # Arrays and variables of jaxprs, by identity.
         self._records: dict[int, tuple[Any, ValueRecord]] = {}
         self._strong: deque[int] = deque()  # those that have no weak references
-        # Python numbers, by their text and their names.
-        self._numbers: dict[str, dict[str, ValueRecord]] = {}
+        # Python numbers, by their names and their text.
+        self._numbers: dict[tuple[str, str], ValueRecord] = {}
         # By the identities of a frame and of its code: another function may take the frame.
         self._running: dict[tuple[int, int], _RunningLine] = {}
         # What each line has read, by the lines that made it.
@@ -102,15 +102,10 @@ class Recorder:
         return record if referent is value else None
 
     def record_of_number(self, name: str, value: object) -> ValueRecord | None:
-        """Returns how a number came to be, by its name or if one line alone gave it."""
+        """Returns how a number came to be, by its name."""
         if not is_number(value):
             return None
-        by_name = self._numbers.get(repr(value), {})
-        if name in by_name or type(value) is int:  # an int of few digits is common
-            return by_name.get(name)
-        records = list(by_name.values())
-        lines = {record.line for record in records}
-        return records[0] if len(lines) == 1 else None
+        return self._numbers.get((name, repr(value)))
 
     def read_by(self, file: str, line: int) -> Sequence[ValueRecord]:
         """Returns the arrays that a line has read, one for each of their makers."""
@@ -153,17 +148,17 @@ class Recorder:
             sources = [source] if source else []
             record = ValueRecord(frames, value_type(tracer), sources, is_passed=True)
             self._add(tracer, record)
-            self._add_variable(getattr(tracer, "val", None), record)
+            variable = getattr(tracer, "val", tracer)
+            self._add(variable, record)
 
     def on_trace_end(self, frame: FrameType) -> None:
         """Links what a traced function closes over, and its results, to their lines."""
         variables = frame.f_locals
         for variable, value in list(variables["self"].constvar_to_val.items()):
-            if not is_concrete(value):
-                value = getattr(value, "original", None)
-            self._add_variable(variable, self.record_of(value))
+            array = getattr(value, "original", value)
+            self._add(variable, self.record_of(array))
         for tracer in variables["out_tracers"]:
-            self._add_variable(tracer.val, self.record_of(tracer))
+            self._add(tracer.val, self.record_of(tracer))
 
     def on_return(self, frame: FrameType, value: PyTree) -> None:
         """Records what a function of the user's returns or yields, and who gets it."""
@@ -279,7 +274,10 @@ class Recorder:
 
     # What is known
 
-    def _add(self, value: object, record: ValueRecord) -> None:
+    def _add(self, value: object, record: ValueRecord | None) -> None:
+        """Records how a value came to be, unless that is known."""
+        if record is None or self.record_of(value) is not None:
+            return
         try:
             self._add_weakly(value, record)
         except TypeError:  # a scalar of NumPy, an abstract value, a variable of a jaxpr
@@ -306,21 +304,16 @@ class Recorder:
                 with contextlib.suppress(TypeError):  # a number, or a tree
                     self._add_weakly(part, ValueRecord(frames, object_type))
 
-    def _add_variable(self, variable: object, record: ValueRecord | None) -> None:
-        """Records what a variable of a jaxpr stands for."""
-        if record and variable is not None and not is_concrete(variable):
-            self._add(variable, record)
-
     def _add_number(self, name: str, number: object, line: _RunningLine) -> None:
         """Records a number under the line of a number that is named, else under its own."""
         if not is_number(number):
             return
-        by_name = self._numbers.setdefault(repr(number), {})
+        text = repr(number)
         record = ValueRecord(line.frames, value_type(number))
         # It may be given on under another name.
         for source in (*line.words.attributes, *line.words.read, name):
-            record = by_name.get(source, record)
-        by_name[name] = record
+            record = self._numbers.get((source, text), record)
+        self._numbers[name, text] = record
 
 
 def _key(frame: FrameType) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from .._program.program import Block, Node
 from .._program.walk import Walk
 from .._tracebacks.written import Written
 from . import primitives
-from .constants import is_plain, is_scalar_literal, number_in_dtype, shortest_decimal
+from .constants import is_plain, is_scalar_literal, numbers_in_dtype, shortest_decimal
 from .formats import Formats
 from .nodes import (
     COMPUTED,
@@ -110,14 +110,11 @@ class Annotation(Walk[_Known]):
                 "audit_precision does not run programs with mutable references "
                 f"({node.name}): give it a function that returns new arrays."
             )
-        intended = self._meant(node.block.traces, node.eqn.invars, node.eqn)
-        doubtful = self._doubtful(node)
-        if not intended and not doubtful:
-            return
         # Random numbers are the same sample whatever they are compared with.
-        if not Written(node.stack).is_of_sampler:
-            node.intended = intended
-            node.doubtful = doubtful
+        if Written(node.stack).is_of_sampler:
+            return
+        node.intended = self._meant(node.block.traces, node.eqn.invars, node.eqn)
+        node.doubtful = self._doubtful(node)
 
     def _meant(
         self, traces: SecondTraces, variables: Sequence[Variable], user: Equation | Jaxpr
@@ -165,7 +162,7 @@ class Annotation(Walk[_Known]):
             return None
         # As it was meant, where a dtype of the arguments has rounded it before.
         number = float(node.intended.get(0, operand))
-        if number_in_dtype(number, dtype) == number:
+        if numbers_in_dtype(number, dtype) == number:
             return None
         return number
 

@@ -34,10 +34,10 @@ def shortest_decimal(number: Any) -> float:
     return float(str(np.float32(number)))
 
 
-def number_in_dtype(number: float, dtype: DType) -> float:
-    """Returns the number that a dtype has for another one."""
+def numbers_in_dtype(numbers: Any, dtype: DType) -> np.ndarray:
+    """Returns the numbers that a dtype has for others, in float64."""
     with np.errstate(over="ignore"):  # NumPy warns of -1e9 in float16
-        return float(np.asarray(number).astype(dtype))
+        return np.asarray(numbers).astype(dtype).astype(np.float64)
 
 
 def relative_change(number: Any, rounded: Any) -> Any:
@@ -54,10 +54,9 @@ def relative_change(number: Any, rounded: Any) -> Any:
 def most_changed(constant: np.ndarray, dtype: DType) -> float:
     """Returns the number of a constant that a dtype changes most."""
     numbers = np.ravel(constant).astype(np.float64)
-    with np.errstate(over="ignore"):
-        rounded = numbers.astype(dtype).astype(np.float64)
-    place = np.argmax(relative_change(numbers, rounded))
-    return float(numbers[place])
+    rounded = numbers_in_dtype(numbers, dtype)
+    changes = relative_change(numbers, rounded)
+    return float(numbers[np.argmax(changes)])
 
 
 def is_scalar_literal(var: Any) -> bool:

@@ -55,14 +55,12 @@ class Watched(NamedTuple):
     Attributes:
         integers: their results have to fit their dtypes.
         narrowings: they convert to a narrower floating dtype.
-        to_bits: those of them that lead to bits or to a random key.
-        to_integers: those of them that lead to integers.
+        before_bits: those of them that lead to bits, to a random key or to integers.
     """
 
     integers: _Numbers = _NONE
     narrowings: _Numbers = _NONE
-    to_bits: _Numbers = _NONE
-    to_integers: _Numbers = _NONE
+    before_bits: _Numbers = _NONE
 
     def notes(self, node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]) -> Noted:
         """Returns what a run notes of an equation."""
@@ -74,7 +72,7 @@ class Watched(NamedTuple):
             operand = operands[0]
             back = lax.convert_element_type(results[0], operand.dtype)
             noted[number, "loses"] = jnp.any(back != operand)
-        if number in self.to_bits or number in self.to_integers:
+        if number in self.before_bits:
             noted[number, "given"] = operands[0]
         return noted
 
@@ -86,32 +84,29 @@ def watched(program: NumericProgram) -> Watched:
     """Returns the equations of a program to look at while it runs as written."""
     flow = _Flow(program.block)
     used = [*flow.outputs, *flow.deciding]
-    to_bits = []
-    to_integers = []
+    made_bits = []
     integers = []
     hashed: set[int] = set()
     for value, equation in flow.made_by.items():
+        inputs = set(equation.inputs)
         if _makes_bits(equation):
-            to_bits.extend(equation.inputs)
+            made_bits.extend(inputs)
             hashed.add(value)
         elif equation.primitive not in _TAKE_BITS:
-            passed = set(flow.passed(value))
-            used.extend(set(equation.inputs) - passed)
-        if equation.primitive in _MAKE_BITS:
-            hashed.add(value)
-        if not _is_integer(flow.avals[value]):
-            continue
-        operands = [flow.avals[operand] for operand in equation.inputs]
-        if any(map(is_inexact, operands)):
-            to_integers.extend(equation.inputs)
-        if _may_wrap(equation):
+            used.extend(inputs.difference(flow.passed(value)))
+        if _is_integer(flow.avals[value]):
             integers.append(value)
+            # Floats among these become integers.
+            made_bits.extend(inputs)
     # All arithmetic of hashed numbers is meant to wrap.
     for value in range(len(flow.avals)):  # sources come first
         if not hashed.isdisjoint(flow.passed(value)):
             hashed.add(value)
-    unhashed = set(integers) - hashed
-    wrapping = {flow.made_by[value].number for value in unhashed}
+    wrapping: set[int] = set()
+    for value in set(integers) - hashed:
+        equation = flow.made_by[value]
+        if _may_wrap(equation):
+            wrapping.add(equation.number)
     narrowings: set[int] = set()
     for node in program.block.all_nodes():
         if node.rounds and node.name == "convert_element_type":
@@ -119,8 +114,7 @@ def watched(program: NumericProgram) -> Watched:
     return Watched(
         integers=flow.numbers_behind(used) & wrapping,
         narrowings=frozenset(narrowings),
-        to_bits=flow.numbers_behind(to_bits) & narrowings,
-        to_integers=flow.numbers_behind(to_integers) & narrowings,
+        before_bits=flow.numbers_behind(made_bits) & narrowings,
     )
 
 
@@ -183,10 +177,10 @@ def _passes(equation: Equation) -> bool:
 
 
 def _makes_bits(equation: Equation) -> bool:
-    """Returns whether an equation takes operands for bits, or makes or takes a key."""
-    eqn = equation.stack[0]
-    if equation.primitive in primitives.OF_BITS:
+    """Returns whether an equation makes bits or hashed numbers, or makes or takes a key."""
+    if equation.primitive in primitives.OF_BITS | _MAKE_BITS:
         return True
+    eqn = equation.stack[0]
     variables = [*eqn.invars, *eqn.outvars]
     return any(is_key(var.aval) for var in variables)
 
@@ -232,9 +226,8 @@ def _fit(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
         exact, is_wrong = _compared_exactly(node, operands, result)
         is_number = ~jnp.isnan(exact)
         numbers = jnp.where(is_wrong & is_number, exact, 0.0)
-        greatest = jnp.max(numbers, initial=0)
-        least = jnp.min(numbers, initial=0)
-        furthest = jnp.where(greatest >= -least, greatest, least)
+        numbers = jnp.append(numbers, 0.0)  # of an array without elements as well
+        furthest = numbers[jnp.argmax(jnp.abs(numbers))]
         count = jnp.sum(is_wrong, dtype=np.float64)
         # In float32, which a loop can carry with x64 off.
         return jnp.stack([count, furthest]).astype(np.float32)

@@ -59,14 +59,11 @@ class WidthPlan(NamedTuple):
 
     def part(self, first: int, last: int) -> object:
         """Returns a key for the equations in a range, that equal calls have in common."""
-        # Calls of one function have other numbers, and the same entries.
-        entries = self.entries[first : last + 1]
-        carried = []
-        for number in range(first, last + 1):
-            results = self.carried.get(number, ())
-            if any(results):
-                carried.append((number - first, results))
-        return entries.tobytes(), tuple(carried), self.is_rounding, self.dtypes
+        # Calls of one function have other numbers, and the same entries in order.
+        entries = self.entries[first : last + 1].tobytes()
+        numbers = range(first, last + 1)
+        carried = tuple(self.carried.get(number) for number in numbers)
+        return entries, carried, self.is_rounding, self.dtypes
 
 
 PlanState = TypeVar("PlanState")

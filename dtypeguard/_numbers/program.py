@@ -14,7 +14,7 @@ from .._program.program import WHILE, Block, Node
 from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .annotation import Annotation
-from .constants import most_changed, number_in_dtype
+from .constants import most_changed, numbers_in_dtype
 from .formats import Formats
 from .lines import Line, Lines
 from .nodes import COMPUTED, ROUNDINGS
@@ -119,14 +119,14 @@ class NumericProgram:
             var = node.eqn.invars[place]
             dtype = self.formats.written(var.aval.dtype)
             number = most_changed(constant, dtype)
-            rounded = number_in_dtype(number, dtype)
+            rounded = float(numbers_in_dtype(number, dtype))
             if is_literal(var) and dtype == var.aval.dtype:
                 # A limit of a dtype does not round to that of another one.
                 rounded = float(var.val)
             self._note_number(node, number, rounded, dtype)
         if node.constant is not None:
             (result,) = self._types_as_written(node.eqn.outvars)
-            rounded = number_in_dtype(node.constant, result.dtype)
+            rounded = float(numbers_in_dtype(node.constant, result.dtype))
             self._note_number(node, node.constant, rounded, result.dtype)
 
     def _note_number(self, node: Node, number: float, rounded: float, dtype: DType) -> None:

@@ -62,7 +62,7 @@ def narrowed_bits(measures: Measures) -> tuple[NarrowedBits, ...]:
         _, counts = np.unique(narrowed, return_counts=True)
         merged = counts[counts > 1]
         equal = int(np.sum(merged))
-        if equal or node.number in measures.watched.to_bits:
+        if equal:
             row = NarrowedBits(
                 origin=Written(node.stack).origin,
                 before=str(before),

@@ -7,7 +7,7 @@ import numpy as np
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Leaf
-from .._numbers.constants import have_few_digits, number_in_dtype
+from .._numbers.constants import have_few_digits, numbers_in_dtype
 from .._numbers.finite import count_births
 from .._numbers.measure import Measures
 from .._numbers.program import NumericProgram
@@ -72,7 +72,7 @@ def _decimal_beside(array: Leaf) -> float | None:
     for places in range(1, _MOST_PLACES):
         step = 10.0**-places
         for decimal in (step, round(1 - step, places)):
-            if number_in_dtype(decimal, array.dtype) == number:
+            if numbers_in_dtype(decimal, array.dtype) == number:
                 return decimal
     return None
 

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -75,6 +75,18 @@ def run(
         return whole_run.outputs(arguments)
 
 
+class Switch(NamedTuple):
+    """Equations that compute by another plan, as a compiled program is told when it runs.
+
+    Attributes:
+        is_on: whether an equation does, by its number.
+        plan: the other plan; what these make has the dtypes of the plan of the run.
+    """
+
+    is_on: Leaf
+    plan: WidthPlan
+
+
 class Run(Interpreter):
     """One run of a program, or of a body while JAX traces that.
 
@@ -82,8 +94,7 @@ class Run(Interpreter):
         plan: what equations compute in.
         probes: what to note.
         arithmetic: computes them.
-        flags: of a trace of all plans that differ in what rounds alone, whether an equation
-            rounds, by its number.
+        switch: of a trace for several plans, what may compute by another one.
     """
 
     def __init__(
@@ -91,10 +102,10 @@ class Run(Interpreter):
         plan: WidthPlan,
         probes: Probes,
         arithmetic: Arithmetic,
-        flags: Leaf | None = None,
+        switch: Switch | None = None,
     ):
         self.plan = plan
-        self._flags = flags
+        self._switch = switch
         self.probes = probes
         self.arithmetic = arithmetic
         self.program = arithmetic.program
@@ -157,7 +168,7 @@ class Run(Interpreter):
     ) -> tuple[list[Leaf], Noted]:
         """Returns the results of a body or a branch, and what is noted of it."""
         probes = self.probes.empty(followed)
-        inner = Run(self.plan, probes, self.arithmetic, self._flags)
+        inner = Run(self.plan, probes, self.arithmetic, self._switch)
         results = inner.block(block, arguments)
         results = self.all_crossed(results, node.eqn.outvars, self._carried(node))
         return results, probes.noted or {}
@@ -180,10 +191,11 @@ class Run(Interpreter):
         # What is inside of a call or a loop does not see that the line of it rounds.
         if self.entry(user) == ROUNDED:
             return constant.written
-        if self._flags is None or user.rule in WITHOUT_BLOCKS:
+        if self._switch is None or user.rule in WITHOUT_BLOCKS:
             return constant
         rounded = as_dtype(constant.written, constant.wide.dtype)
-        return constant._replace(wide=self._chosen(user, rounded, constant.wide))
+        chosen = _chosen(self._switch, user, rounded, constant.wide)
+        return constant._replace(wide=chosen)
 
     def _constant_as_meant(self, block: Block, var: Variable, intended: np.ndarray) -> Any:
         array = var.val if is_literal(var) else block.constants[var]
@@ -218,22 +230,25 @@ class Run(Interpreter):
         probes = self.probes
         arithmetic = self.arithmetic
         plan = self.plan
-        flags = None
+        switch = None
         # Runs that measure lines differ in what rounds: one program serves all of them. No
         # line rounds where all is compiled.
         is_whole = numbers == range(self.program.size)
         if plan.is_rounding and not is_whole and probes.notes_nothing:
-            flags = plan.entries == ROUNDED
+            are_rounded = plan.entries == ROUNDED
+            switch = Switch(are_rounded, plan.with_all(ROUNDED))
             plan = plan.with_all(WIDE)
 
-        def traced(scale, flags, followed, operands):
+        def traced(scale, is_on, followed, operands):
             in_trace = dataclasses.replace(arithmetic, is_traced=True, scale=scale)
-            run = Run(plan, probes.empty(followed), in_trace, flags)
+            in_run = switch and switch._replace(is_on=is_on)
+            run = Run(plan, probes.empty(followed), in_trace, in_run)
             return compute(run, operands), run.probes.noted or {}
 
         part = plan.part(numbers.start, numbers.stop)
         key = (numbers, part, plan.is_wide_given, arithmetic.formats, probes.key)
-        arguments = [arithmetic.scale, flags, probes.followed, operands]
+        is_on = switch and switch.is_on
+        arguments = [arithmetic.scale, is_on, probes.followed, operands]
         return call_compiled(self.program, key, traced, arguments, probes)
 
     def node(self, node, operands):
@@ -241,28 +256,23 @@ class Run(Interpreter):
         if node.rule in _DECIDED_BY_VALUES and not self.arithmetic.is_traced:
             numbers = range(node.inner[0].first, node.number)
             return self.compiled(numbers, lambda run, x: run.node(node, x), operands)
-        if self._flags is not None and _may_round(node, operands):
-            return self._flagged(node, operands)
         results = super().node(node, operands)
+        if self._switch is not None and _may_round(node, operands):
+            results = self._switched(self._switch, node, operands, results)
         # The equations inside of a call have noted the same values.
         if node.rule != CALL:
             self.probes.results(node.number, results, operands)
         return results
 
-    def _flagged(self, node: Node, operands: list[Value]) -> list[Leaf]:
-        """Returns the results of an equation, rounded if its flag says so."""
-        rounding = Run(self.plan.with_all(ROUNDED), self.probes, self.arithmetic)
-        rounded = rounding.node(node, list(operands))
-        results: list[Leaf] = []
-        for exact, result in zip(super().node(node, operands), rounded):
-            results.append(self._chosen(node, as_dtype(result, exact.dtype), exact))
-        return results
-
-    def _chosen(self, node: Node, rounded: Leaf, exact: Leaf) -> Leaf:
-        """Returns what is rounded where the flag of an equation says so."""
-        flags: Any = self._flags
-        flag = lax.index_in_dim(flags, node.number, keepdims=False)
-        return lax.select(flag, rounded, exact)
+    def _switched(
+        self, switch: Switch, node: Node, operands: list[Value], results: Sequence[Leaf]
+    ) -> list[Leaf]:
+        """Returns the results of an equation, those by the other plan if it is on."""
+        run = Run(switch.plan, self.probes, self.arithmetic)
+        chosen: list[Leaf] = []
+        for result, other in zip(results, run.node(node, list(operands))):
+            chosen.append(_chosen(switch, node, as_dtype(other, result.dtype), result))
+        return chosen
 
     # Loops, branches and shards
 
@@ -299,7 +309,7 @@ class Run(Interpreter):
             if most_turns is not None:
                 return turns < most_turns
             # The condition notes nothing: its comparisons are the number of turns.
-            run = Run(self.plan, Probes(), self.arithmetic, self._flags)
+            run = Run(self.plan, Probes(), self.arithmetic, self._switch)
             return run.block(condition, [*constants, *carry])[0]
 
         def inside(number, carry):
@@ -405,6 +415,12 @@ class Run(Interpreter):
             results = self.visit_own(node, operands)
         entries = itertools.repeat(WIDE if is_left_out else WRITTEN)
         return self.all_crossed(results, node.eqn.outvars, entries)
+
+
+def _chosen(switch: Switch, node: Node, other: Leaf, own: Leaf) -> Leaf:
+    """Returns what an equation makes by the other plan where its switch is on."""
+    is_on = lax.index_in_dim(switch.is_on, node.number, keepdims=False)
+    return lax.select(is_on, other, own)
 
 
 def _may_round(node: Node, operands: Sequence[Value]) -> bool:

@@ -25,7 +25,7 @@ from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._program.program import Node
 from .prepared import Prepared, Show, prepare, running
-from .runs import shares_of
+from .runs import work_shares
 
 BUDGET = 300
 _NARROW_BITS = 16
@@ -138,10 +138,7 @@ class Trials:
         self.has_products = any(runs.work.values())
         self.work = runs.work
         if not self.has_products:
-            work: dict[int, float] = {}
-            for node in self.program.block.all_nodes():
-                work[node.number] = float(node.rounds)
-            self.work = shares_of(work)
+            self.work = work_shares(self.program, lambda node: float(node.rounds))
 
     def _inputs(self, call: tuple[Args, Kwargs]) -> Inputs:
         """Returns other arguments as inputs of the program."""

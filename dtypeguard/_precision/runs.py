@@ -118,10 +118,7 @@ class Runs:
             self._are_gradients.append(_is_gradient(graph, output))
         # Searches come back to the same lines, and a run is what costs time.
         self._run_wide_once = functools.cache(self._run_wide)
-        work: dict[int, float] = {}
-        for node in self.program.block.all_nodes():
-            work[node.number] = work_of_stack(node.stack)
-        self.work = shares_of(work)
+        self.work = work_shares(self.program, lambda node: work_of_stack(node.stack))
 
     @functools.cached_property
     def _one_by_one(self) -> Inputs:
@@ -140,7 +137,7 @@ class Runs:
         # Plans run compiled as well, so this run may be compiled too.
         exact = self._measures.run(self._wide, arrays=arrays, is_compiled=True)
         inputs = self._measures.inputs(arrays, exact)
-        for number, (place, *_) in self.updated.items():
+        for number, place in self.updated.items():
             size = inputs.sizes[number]
             if math.isfinite(size):
                 after = exact[number]
@@ -209,18 +206,17 @@ class Runs:
         An element does not that is the input again as written, and another number in wide
         types. None of an output that is no input with an update.
         """
-        shares: list[float] = []
+        if number not in self.updated:
+            return None
         after = self.written[number]
         exact = self.own.exact[number]
-        for place in self.updated.get(number, ()):
-            before = self.own.arrays[place]
-            moves = exact != jnp.asarray(before, exact.dtype)
-            stays = after == jnp.asarray(before, after.dtype)
-            stuck = jnp.sum(moves & stays)
-            # An update that moves nothing in wide types has lost nothing.
-            moved = jnp.maximum(jnp.sum(moves), 1)
-            shares.append(float(stuck / moved))
-        return max(shares, default=None)
+        before = self.own.arrays[self.updated[number]]
+        moves = exact != before.astype(exact.dtype)
+        stays = after == before.astype(after.dtype)
+        stuck = jnp.sum(moves & stays)
+        # An update that moves nothing in wide types has lost nothing.
+        moved = max(jnp.sum(moves), 1)
+        return float(stuck / moved)
 
     # With lines wide
 
@@ -324,13 +320,13 @@ class Runs:
         return lost / max(count, 1)
 
 
-def shares_of(parts: dict[int, float]) -> dict[int, float]:
-    """Returns the share of each part in all of them; 0 where there is nothing."""
-    total = sum(parts.values()) or 1.0
-    shares: dict[int, float] = {}
-    for number, part in parts.items():
-        shares[number] = part / total
-    return shares
+def work_shares(
+    program: NumericProgram, work_of: Callable[[Node], float]
+) -> dict[int, float]:
+    """Returns the share of each equation in the work; 0 where there is nothing."""
+    work = {node.number: work_of(node) for node in program.block.all_nodes()}
+    total = sum(work.values()) or 1.0
+    return {number: part / total for number, part in work.items()}
 
 
 def _is_wide_behind_loss(node: Node, has_wide: bool) -> bool:

@@ -1,72 +1,22 @@
 """A program that XLA compiles once, with a switch for each line that a plan may keep wide.
 
-It ranks lines: narrow numbers are float32 ones of as many digits, and to compute in both
-dtypes takes three times as long to compile. The rows of a curve run in the dtypes
-themselves.
+It ranks lines: between equations, all numbers are in float32. The rows of a curve carry
+them in the dtypes themselves.
 """
 
-import dataclasses
 from collections.abc import Callable, Collection, Sequence
 
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from .._leaves.dtypes import bits, kind
-from .._leaves.types import DType, Leaf
-from .._numbers.arithmetic import Arithmetic, Value, Width, own_form
+from .._leaves.types import Leaf
+from .._numbers.arithmetic import Arithmetic
 from .._numbers.compiled import call_compiled
-from .._numbers.evaluate import round_to
 from .._numbers.formats import Formats
 from .._numbers.nodes import Noted
-from .._numbers.plans import WRITTEN, Computes, WidthPlan
+from .._numbers.plans import WRITTEN, WidthPlan
 from .._numbers.probes import Probes
 from .._numbers.program import NumericProgram
-from .._numbers.run import Run
-from .._program.program import Node
-
-
-@dataclasses.dataclass
-class _SwitchedArithmetic(Arithmetic):
-    """Rounds what a plan makes narrow, but for the equations that are switched wide.
-
-    Attributes:
-        is_wide: the switch of each equation, by its number.
-    """
-
-    is_wide: Leaf
-
-    def computed(self, node: Node, values: Sequence[Value], entry: Width):
-        if not isinstance(entry, Computes):
-            return super().computed(node, values, entry)
-        operands: list[Value] = []
-        for value in values:
-            array = own_form(value)
-            operand = self._with_switch(node, array, entry.dtype)
-            operands.append(operand)
-        operands, exact_results = super().computed(node, operands, WRITTEN)
-        results: list[Leaf] = []
-        for array in exact_results:
-            result = self._with_switch(node, array, entry.result)
-            results.append(result)
-        return operands, results
-
-    def _with_switch(self, node: Node, array: Leaf, dtype: DType) -> Leaf:
-        """Returns an operand or a result with the digits of a dtype, if it is narrower."""
-        # What moves numbers has the digits that they have.
-        if not node.rounds or kind(array.dtype) != "float":
-            return array
-        if bits(dtype) >= bits(array.dtype):
-            return array
-        if node.is_backward and self.scale is not None:
-            # Gradients of a scaled loss keep their digits, however small they are.
-            range_bits = jnp.finfo(array.dtype).nexp
-            digits = jnp.finfo(dtype).nmant
-            rounded = lax.reduce_precision(array, range_bits, digits)
-        else:
-            rounded = round_to(array, dtype)
-        is_wide = self.is_wide[node.number]
-        return jnp.where(is_wide, array, rounded)
+from .._numbers.run import Run, Switch
 
 
 def switched_program(
@@ -82,26 +32,21 @@ def switched_program(
         scale: of the loss, if it has one.
     """
     # Values stay in their own dtypes between equations: no switch changes a type.
-    plan = widths._replace(carried={})
+    narrow = widths._replace(carried={})
+    plan = narrow.with_all(WRITTEN)
     formats = Formats(program.formats.wide)
     key = object()  # no other part of the program computes the same
 
-    def compute(is_wide: Leaf, arrays: Sequence[Leaf]) -> tuple[list[Leaf], Noted]:
-        arithmetic = _SwitchedArithmetic(
-            program=program,
-            formats=formats,
-            is_traced=True,
-            scale=scale,
-            is_wide=is_wide,
-        )
-        run = Run(plan, Probes(), arithmetic)
+    def compute(is_narrow: Leaf, arrays: Sequence[Leaf]) -> tuple[list[Leaf], Noted]:
+        arithmetic = Arithmetic(program, formats, True, scale)
+        run = Run(plan, Probes(), arithmetic, Switch(is_narrow, narrow))
         return run.outputs(arrays), {}
 
     def run_switched(wide: Collection[int], *arrays: Leaf) -> list[Leaf]:
         # An array, not constants: all sets of switches are one compiled program.
-        is_wide = np.zeros(program.size, bool)
-        is_wide[list(wide)] = True
-        inputs = [is_wide, arrays]
+        is_narrow = np.ones(program.size, bool)
+        is_narrow[list(wide)] = False
+        inputs = [is_narrow, arrays]
         return call_compiled(program, key, compute, inputs, Probes())
 
     return run_switched

@@ -8,8 +8,8 @@ _VALUE_KEEPING = ("convert_element_type", "copy", "optimization_barrier", "selec
 _ADDS = ("add", "add_any", "sub")
 
 
-def updated_inputs(graph: Graph, outputs: Sequence[int]) -> dict[int, list[int]]:
-    """Returns the inputs to which outputs add something, by the places of both.
+def updated_inputs(graph: Graph, outputs: Sequence[int]) -> dict[int, int]:
+    """Returns the input to which an output adds something, by the places of both.
 
     Args:
         graph: of the program.
@@ -26,18 +26,19 @@ def updated_inputs(graph: Graph, outputs: Sequence[int]) -> dict[int, list[int]]
                 operands.append(operand)
         return operands
 
-    places: dict[int, list[int]] = {}
+    places: dict[int, int] = {}
     for number, output in enumerate(outputs):
         sums: list[int] = []
         for value in graph.behind([output], changed_operands):
             equation = graph.made_by.get(value)
             if equation is not None and equation.primitive in _ADDS:
                 sums.append(value)
-        # An input that comes out as it is has no update.
-        behind = set(graph.behind(sums, changed_operands))
-        added_to = behind.intersection(graph.inputs)
-        if added_to:
-            places[number] = sorted(added_to)
+        # An input that comes out as it is has no update. An average of updates comes in as
+        # well, from further off than the params.
+        for value in graph.behind(sums, changed_operands):
+            if value in graph.inputs:
+                places[number] = value
+                break
     return places
 
 

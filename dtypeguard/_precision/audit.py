@@ -233,14 +233,12 @@ def audit_call(
             search = _search(prepared, tolerance, inputs, show_status, limit)
         if search is not None:
             # The plan counts what is narrow, and the fix pays for what is wide.
-            price = 0.0
-            if work.flops:
-                price = 1 - share_of(search.plan)
+            price = 1 - share_of(search.plan)
             fixed = Fixed(error_of(search.plan), price)
             report = dataclasses.replace(report, fixed=fixed, search=search)
         report = LineLosses(prepared, tolerance, show_status, limit).add_to(report)
     # Runs with lines wide may have found more of them.
-    unexamined: list[Unexamined] = []
+    unexamined = []
     for primitive, origin in measures.program.unexamined:
         unexamined.append(Unexamined(primitive, origin))
     return dataclasses.replace(report, unexamined=tuple(unexamined))

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from .._autocast.plan import ALL, PRODUCTS, Plan, PlanEntry
-from .._leaves.table import columns, percent
+from .._autocast.plan import ALL, PRODUCTS, Plan
+from .._leaves.table import percent
 from .._leaves.types import Args, DType, Function, PyTree
 from .._numbers.measure import LARGEST_ERROR
 from .fix import smallest
@@ -140,12 +140,12 @@ class Curve:
         rows = list(self.rows.values())
         if self._tolerance is None:
             enough = _MOST_SHARE * max(map(share_of, rows))
-            cheap: list[Plan] = []
+            cheap = []
             for plan in rows:
                 if share_of(plan) >= enough:
                     cheap.append(plan)
             return min(cheap, key=error_of)
-        within: list[Plan] = []
+        within = []
         for plan in rows:
             if error_of(plan) <= self._tolerance:
                 within.append(plan)
@@ -156,7 +156,7 @@ class Curve:
 
     def _explain(self, plan: Plan) -> None:
         """Adds to the entries of a row what would be without each of them."""
-        entries: list[PlanEntry] = []
+        entries = []
         for entry in plan.entries:
             remaining = set(plan.entries) - {entry}
             wide = self._ranking.named(remaining)
@@ -167,7 +167,7 @@ class Curve:
 
     def _notes(self, plan: Plan) -> list[str]:
         """Returns what a search says beside its curve."""
-        notes: list[str] = []
+        notes = []
         trials = self._trials
         if trials.updated:
             paths = few_of(trials.updated)
@@ -200,7 +200,7 @@ def check_call(
 ) -> PlanSearch:
     """Measures a function by the plan of a file."""
     plan = Plan.load(path)
-    notes: list[str] = []
+    notes = []
     if plan.error is not None:
         share = percent(share_of(plan))
         error = percent(plan.error)
@@ -218,19 +218,17 @@ def check_call(
         # Runs of single lines are worth their time only where there is something to blame.
         ranking = Ranking(trials, plan, inputs.budget, show_status)
         notes.append(f"Of what is {plan.narrow}, these lines lose most alone:")
-        for row in _worst_rows(ranking):
-            notes.append(f"  {row}")
+        notes.extend(_worst_rows(ranking))
         notes.append("Search a plan anew, or give one of them an entry.")
     return dataclasses.replace(search, notes=tuple(notes))
 
 
 def _worst_rows(ranking: Ranking) -> list[str]:
-    """Returns a table of the narrow lines that lose most alone."""
+    """Returns the narrow lines that lose most alone."""
     numbers = range(len(ranking.parts))
     worst_first = sorted(numbers, key=ranking.alone, reverse=True)
-    table: list[Sequence[str]] = []
+    rows = []
     for number in worst_first[:_WORST]:
-        entry = ranking.parts[number].line
         error = percent(ranking.alone(number))
-        table.append((error, str(entry)))
-    return columns(table)
+        rows.append(f"  {error}  {ranking.parts[number].line}")
+    return rows

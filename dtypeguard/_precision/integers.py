@@ -46,7 +46,7 @@ def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
 
 def narrowed_bits(measures: Measures) -> tuple[NarrowedBits, ...]:
     """Returns the narrowing conversions that lead to bits, a key or an integer."""
-    rows: list[NarrowedBits] = []
+    rows = []
     for node in measures.program.block.all_nodes():
         operand = measures.notes.get((node.number, "given"))
         loses = measures.notes.get((node.number, "loses"), False)

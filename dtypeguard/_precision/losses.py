@@ -67,7 +67,7 @@ class LineLosses:
             return -round(abs(shares[number]), 2)
 
         order = sorted(sorted(shares), key=importance)
-        important: list[int] = []
+        important = []
         for number in order:
             if abs(shares[number]) > _LEAST_SHARE_OF_ERROR:
                 important.append(number)
@@ -82,7 +82,7 @@ class LineLosses:
                 # A line may flip decisions, and do nothing else.
                 candidates = order if flipped > _MOSTLY else important
                 fix = self._fix(order, candidates[:_MOST_ALONE])
-        rows: list[LineLoss] = []
+        rows = []
         for number in order:
             if number in important or number in fix.lines:
                 # Shares are parts of the rounding; decisions have the rest of the error.

@@ -45,9 +45,6 @@ class PlanSearch:
     def headline(self) -> str:
         """The plan in a sentence."""
         plan = self.plan
-        bound = percent(plan.tolerance or 0.0)
-        if plan.share == 0 and self.is_within:
-            return f"plan: nothing to gain: within {bound}, nothing is narrow."
         share = percent(share_of(plan))
         work = f"{share} of the work in {plan.narrow}"
         count = len(plan.entries)
@@ -58,9 +55,8 @@ class PlanSearch:
         if plan.held_out is not None:
             error += f" ({percent(plan.held_out)} held out)"
         if plan.tolerance is not None:
-            within = "within"
-            if not self.is_within:
-                within = "not within"
+            within = "within" if self.is_within else "not within"
+            bound = percent(plan.tolerance)
             error += f", {within} {bound}"
         return f"plan: {work}, {wide} wide, {error}."
 

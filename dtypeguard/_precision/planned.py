@@ -128,10 +128,10 @@ class Trials:
         self.searched = [runs.inputs(prepared.measures.arrays)]
         for call in inputs.also:
             self.searched.append(self._inputs(call))
-        self.held_out: list[Inputs] = []
+        self.held_out = []
         for call in inputs.held_out:
             self.held_out.append(self._inputs(call))
-        self.updated: list[str] = []
+        self.updated = []
         for number in runs.updated:
             path = prepared.traced.paths[number]
             self.updated.append(path or "the output")
@@ -145,7 +145,7 @@ class Trials:
         args, kwargs = call
         arguments = self._prepared.subject.given
         tree = self._prepared.subject.other(args, kwargs)
-        arrays: list[Leaf] = []
+        arrays = []
         for path, tree_path, leaf, aval in zip(
             arguments.paths, tree.paths, tree.arrays, self.program.jaxpr.in_avals
         ):
@@ -167,7 +167,7 @@ class Trials:
 
         The greatest, not the mean: a plan has to be right for all of them.
         """
-        errors: list[float] = []
+        errors = []
         for example in inputs:
             self._prepared.measures.before_run()
             error = self._prepared.runs.error_of(function, example)

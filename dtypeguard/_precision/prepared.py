@@ -17,7 +17,6 @@ import numpy as np
 from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import has_64_bits
-from .._leaves.types import Leaf
 from .._numbers.finite import Birth, not_finite
 from .._numbers.formats import Formats
 from .._numbers.measure import Measures
@@ -126,7 +125,7 @@ def prepare(
 ) -> Prepared:
     """Runs a program as written and in wide types."""
     show_status("running it as written")
-    arrays: list[Leaf] = []
+    arrays = []
     for array, aval in zip(subject.given.arrays, traced.program.in_avals):
         # Python numbers among the arguments have the dtype that the trace gave them.
         arrays.append(jnp.asarray(array, aval.dtype))
@@ -160,7 +159,7 @@ def _first_bad_line(
     if all(jnp.isfinite(array).all() for array in (*runs.written, *runs.own.exact)):
         return None
     # Decisions as written may make finite what is not with others.
-    wrong: list[str] = []
+    wrong = []
     for path, array in zip(traced.paths, measures.own.exact):
         if not jnp.isfinite(array).all():
             wrong.append(path or "the output")

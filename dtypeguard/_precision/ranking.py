@@ -58,7 +58,7 @@ class Ranking:
                 return math.inf
             run = len(self._errors) + 1
             self._show(f"trying what stays wide: run {run}")
-            nodes: list[int] = []
+            nodes = []
             for number in key:
                 nodes.extend(self.parts[number].nodes)
             function = functools.partial(self._run_switched, nodes)
@@ -96,7 +96,7 @@ class Ranking:
 
     def named(self, entries: Collection[PlanEntry]) -> list[int]:
         """Returns the parts that some entries of a plan name."""
-        numbers: list[int] = []
+        numbers = []
         for number, part in enumerate(self.parts):
             if any(matches(entry, part.line) for entry in entries):
                 numbers.append(number)

@@ -37,7 +37,7 @@ def rounded_arguments(
             decimals[place] = decimal
     # Arguments are tried only if values stop being finite: a 1 is mostly meant as a 1.
     births = count_births(measures, measures.arrays) if decimals else 0
-    rows: list[RoundedArgument] = []
+    rows = []
     for place, decimal in decimals.items():
         array = measures.arrays[place]
         wide = measures.program.formats.wide

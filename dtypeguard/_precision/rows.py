@@ -78,7 +78,8 @@ class Fixed(NamedTuple):
 
     Attributes:
         error: of a run; not a number if there was no time to find a fix.
-        price: the share of the operations of matrix products that is wide then.
+        price: the share of the operations of matrix products that is wide then; by a plan,
+            of the work.
     """
 
     error: float = math.nan

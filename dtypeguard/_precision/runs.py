@@ -113,7 +113,7 @@ class Runs:
         )
         outputs = [graph.outputs[number] for number in measures.outputs]
         self.updated = updated_inputs(graph, outputs)
-        self._are_gradients: list[bool] = []
+        self._are_gradients = []
         for output in outputs:
             self._are_gradients.append(_is_gradient(graph, output))
         # Searches come back to the same lines, and a run is what costs time.
@@ -174,7 +174,7 @@ class Runs:
         inputs that differ by a few roundings. An output that is lost may be as far off as
         written, but wide types agree on it.
         """
-        far: list[int] = []
+        far = []
         for number, error in enumerate(self.by_output):
             # What is infinite as written is no matter of cancelling.
             if _FAR < error < math.inf:
@@ -184,11 +184,11 @@ class Runs:
         formats = self.program.formats
         rounding = float(jnp.finfo(formats.wide).eps)
         part = _FEW_ROUNDINGS * rounding
-        arrays: list[Leaf] = []
+        arrays = []
         for array in self.own.arrays:
             arrays.append(_rounded_otherwise(array, formats, part))
         outputs = self._measures.run(self._wide, arrays=arrays, is_compiled=True)
-        vanishing: list[int] = []
+        vanishing = []
         for number in far:
             exact = self.own.exact[number]
             output = outputs[number]
@@ -273,7 +273,7 @@ class Runs:
 
     def _error_returned(self, outputs: Sequence[Leaf], narrows_gradients: bool) -> float:
         """Returns the error of outputs, gradients or the others as narrow as written."""
-        returned: list[Leaf] = []
+        returned = []
         for output, written, is_gradient in zip(outputs, self.written, self._are_gradients):
             if is_gradient == narrows_gradients:
                 output = output.astype(written.dtype)
@@ -285,7 +285,7 @@ class Runs:
     @functools.cached_property
     def scaled(self) -> Scaled | None:
         """The loss scale that leaves the least error, if that is less than half."""
-        short: list[str] = []
+        short = []
         for dtype in self.program.backward:
             if jnp.finfo(dtype).maxexp < _EXPONENT_OF_FLOAT32:
                 short.append(str(dtype))
@@ -380,7 +380,7 @@ def _changed_decisions(
         differing = int(jnp.sum(differs))
         flipped[origin] += differing
         count[origin] += decision.size
-    rows: list[LineDecision] = []
+    rows = []
     for origin, number in flipped.most_common():
         if number:
             row = LineDecision(origin=origin, flipped=number, count=count[origin])

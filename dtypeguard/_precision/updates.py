@@ -19,7 +19,7 @@ def updated_inputs(graph: Graph, outputs: Sequence[int]) -> dict[int, int]:
     def changed_operands(value: int) -> list[int]:
         """Returns the values of its shape that a value may be, but for an update."""
         shape = _shape_of(graph, value)
-        operands: list[int] = []
+        operands = []
         for operand in _operands(graph, value):
             # Params and their update have one shape: none goes through a sum.
             if _shape_of(graph, operand) == shape:
@@ -28,7 +28,7 @@ def updated_inputs(graph: Graph, outputs: Sequence[int]) -> dict[int, int]:
 
     places: dict[int, int] = {}
     for number, output in enumerate(outputs):
-        sums: list[int] = []
+        sums = []
         for value in graph.behind([output], changed_operands):
             equation = graph.made_by.get(value)
             if equation is not None and equation.primitive in _ADDS:

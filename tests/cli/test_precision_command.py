@@ -144,4 +144,4 @@ def test_a_plan_that_reaches_no_tolerance_exits_1(command, folder):
     written(folder, ("norm(x) @ params[-1]", own))
     code, out, _ = command(f"{SEARCH} 1e-5")
     assert code == 1
-    assert "nothing to gain" in out or "not within 0.001%" in out
+    assert "plan: 0% of the work" in out or "not within 0.001%" in out

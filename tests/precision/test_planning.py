@@ -211,5 +211,5 @@ def test_what_moves_a_wide_product_rounds_nothing():
 def test_a_plan_with_nothing_narrow_is_no_success():
     found = searched(lambda w, x: x @ w, (normal(0, 8, 8), normal(1, 8, 8)), 1e-6)
     assert found.plan.share == 0
-    assert "nothing to gain" in found.headline
+    assert found.headline.startswith("plan: 0% of the work in bfloat16")
     assert not found.is_of_use

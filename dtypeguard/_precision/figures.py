@@ -25,7 +25,7 @@ from .rows import (
 )
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Figures:
     """What an audit found; `PrecisionReport` says what its fields are."""
 

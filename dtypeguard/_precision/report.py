@@ -12,7 +12,7 @@ from .text import report_lines
 
 
 @public
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class PrecisionReport(Figures):
     """What `dtypeguard.audit_precision` found; `print` it.
 
@@ -56,6 +56,12 @@ class PrecisionReport(Figures):
 
     def __str__(self) -> str:
         return "\n".join(report_lines(self))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all fields are the same; what is not a number is equal to itself."""
+        if type(self) is not type(other):
+            return NotImplemented
+        return repr(vars(self)) == repr(vars(other))
 
     def to_json(self) -> str:
         """All of it as JSON."""

@@ -27,7 +27,7 @@ from .._source.inert import code_of, package_of, static
 from .._source.origin import Origin, callers, origin_of_frame
 from .._tracebacks.sites import bound_arguments
 
-_WRAPPERS = ("equinox", "flax")  # whose `jit` wraps JAX's
+WRAPPERS = ("equinox", "flax")  # whose `jit` wraps JAX's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +39,8 @@ class CompilingCall:
         function: the function that the user gave.
         args: the arguments by position.
         kwargs: the arguments by name.
-        static_positions: the positions of the arguments that are constants of the program.
-        static_names: the names of such arguments.
-        jaxpr: the program; None if it is not on the stack.
+        static_names: the names of the arguments that are constants of the program.
+        jaxpr: the program.
         out_tree: the structure of its results.
         wrapper: the package that defines the function; if it is Equinox or Flax, its own
             `jit` wraps JAX's.
@@ -52,9 +51,8 @@ class CompilingCall:
     function: Function
     args: Args
     kwargs: Kwargs
-    static_positions: Sequence[int]
     static_names: Sequence[str]
-    jaxpr: Jaxpr | None
+    jaxpr: Jaxpr
     out_tree: PyTreeDef
     wrapper: str
     caller: Origin | None
@@ -74,8 +72,8 @@ class CompilingCall:
     def leaves(self) -> dict[KeyPath, Leaf]:
         """Returns the inputs of the program by path."""
         leaves = {}
-        for position, (name, argument) in enumerate(self.arguments.items()):
-            if position in self.static_positions or name in self.static_names:
+        for name, argument in self.arguments.items():
+            if name in self.static_names:
                 continue
             for path, leaf in by_path(spread(argument), name).items():
                 # Equinox makes a constant of a Python number.
@@ -105,12 +103,10 @@ def _call_around(
     cached_call: dict[str, Any], traced: Any, outside: Iterator[FrameType]
 ) -> CompilingCall:
     """Returns the call as the user wrote it, from the variables of JAX's own one."""
-    # A name may be missing in a release of JAX: then nothing counts as static.
-    settings = cached_call.get("jit_info")
-    cached: Any = cached_call.get("fun") or getattr(settings, "fun", None)
+    settings = cached_call["jit_info"]
+    cached = cached_call["fun"]
     function = cached
     variables = cached_call
-    static_positions = getattr(settings, "static_argnums", ())
     code = code_of(cached)
     wrapper = package(code.co_filename) if code else ""
     caller = None
@@ -121,8 +117,7 @@ def _call_around(
             variables = frame.f_locals
             mapped = inspect.getclosurevars(variables["infer_params"]).nonlocals
             function = mapped["wrapped_fun"].f
-            static_positions = mapped["static_broadcasted_tuple"]
-        elif wrapper in _WRAPPERS and package(file) == wrapper:
+        elif wrapper in WRAPPERS and package(file) == wrapper:
             wrapping: Any = frame.f_locals.get("self")
             if package_of(type(wrapping)) == wrapper and hasattr(wrapping, "__wrapped__"):
                 function = wrapping.__wrapped__
@@ -130,17 +125,14 @@ def _call_around(
         elif is_users(file):
             caller = origin_of_frame(frame)
             break
-    if wrapper == "equinox":
-        static_positions = ()  # of the arguments of a function of its own
     return CompilingCall(
         cached=cached,
         function=function,
         args=variables["args"],
         kwargs=variables["kwargs"],
-        static_positions=static_positions,
-        static_names=getattr(settings, "static_argnames", ()),
-        jaxpr=None if traced is None else traced.params.get("jaxpr"),
-        out_tree=None if traced is None else traced.out_tree,
+        static_names=settings.static_argnames,
+        jaxpr=traced.params["jaxpr"],
+        out_tree=traced.out_tree,
         wrapper=wrapper,
         caller=caller,
     )

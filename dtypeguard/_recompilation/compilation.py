@@ -1,9 +1,10 @@
 """What a function was compiled for, and what differs between two of its calls."""
 
 import dataclasses
-from collections.abc import Hashable
+import weakref
+from typing import Any
 
-from .._leaves.key_path import KeyPath
+from .._leaves.key_path import KeyPath, TreeName
 from .._leaves.leaf_type import LeafType
 from .._program.graph import Graph
 from .._source.files import is_installed, is_users
@@ -19,6 +20,7 @@ class Compilation:
     """A function that was compiled for a call.
 
     Attributes:
+        cached: a reference to the function that JAX was given.
         line: the first one of the function.
         caller: the user's line of the call.
         parts: the leaves and the constants of the call by path.
@@ -26,6 +28,7 @@ class Compilation:
         sizes: of the arrays in the program.
     """
 
+    cached: weakref.ref[Any]
     line: Origin
     caller: Origin | None
     parts: dict[KeyPath, ArgumentPart]
@@ -39,15 +42,12 @@ class Compilation:
         return f"{name} ({self.line})"
 
     @property
-    def layout(self) -> dict[KeyPath, Hashable]:
-        """What stands at each path: a leaf, or a constant of a type."""
-        return {path: part.role for path, part in self.parts.items()}
-
-    def is_called_from(self, caller: Origin | None) -> bool:
-        """Returns whether a line calls it; several functions may share a file."""
-        return str(self.caller) == str(caller)
+    def layout(self) -> dict[KeyPath, bool]:
+        """Whether a leaf stands at each path, or a constant."""
+        return {path: bool(part.leaf_type) for path, part in self.parts.items()}
 
 
+_ARGUMENTS = (TreeName("arguments"),)
 _OTHER_TREE = ArgumentPart("", None)
 
 
@@ -56,12 +56,11 @@ class CallDifference:
     """A leaf or a constant that differs between two calls.
 
     Attributes:
-        path: in the arguments; empty if their trees differ.
+        path: in the arguments; of all of them if their trees differ.
         before: what the first call had there.
         after: what the second call had there.
         why: the lines behind that.
         caller: the line of the second call.
-        types: of a leaf in the two calls, if they are all that matters.
         returned: the leaf as the function itself gave it back, in the type of the second
             call.
         is_size: whether it is a number that is a size of arrays in the programs.
@@ -72,9 +71,18 @@ class CallDifference:
     after: ArgumentPart
     why: Why
     caller: Origin | None
-    types: tuple[LeafType, LeafType] | None = None
     returned: ReturnedLeaf | None = None
     is_size: bool = False
+
+    @property
+    def types(self) -> tuple[LeafType, LeafType] | None:
+        """The types of a leaf in the two calls, if its shape is the same."""
+        before = self.before.leaf_type
+        after = self.after.leaf_type
+        # Another shape compiles anew in any type.
+        if before is None or after is None or before.shape != after.shape:
+            return None
+        return before, after
 
 
 def compilation_of(call: CompilingCall) -> Compilation | None:
@@ -87,19 +95,17 @@ def compilation_of(call: CompilingCall) -> Compilation | None:
     if caller is not None and is_installed(caller.file) and is_installed(code.co_filename):
         return None
     leaves = call.leaves()
-    returned = {}
+    graph = Graph(call.jaxpr)
     sizes: set[object] = set()
-    if call.jaxpr is not None:
-        graph = Graph(call.jaxpr)
-        returned = returned_leaves(call, leaves, graph)
-        for aval in graph.avals:
-            shape = getattr(aval, "shape", ())  # a token has none
-            sizes.update(shape)
+    for aval in graph.avals:
+        shape = getattr(aval, "shape", ())  # a token has none
+        sizes.update(shape)
     return Compilation(
+        cached=weakref.ref(call.cached),
         line=origin_of_code(code),
         caller=caller.users if caller else None,
         parts=parts_of_call(call, leaves),
-        returned=returned,
+        returned=returned_leaves(call, leaves, graph),
         sizes=frozenset(sizes),
     )
 
@@ -107,57 +113,45 @@ def compilation_of(call: CompilingCall) -> Compilation | None:
 def call_differences(before: Compilation, after: Compilation) -> list[CallDifference]:
     """Returns what differs between two calls of one function."""
     if before.layout != after.layout:
-        return [CallDifference((), _OTHER_TREE, _OTHER_TREE, Why(), after.caller)]
+        return [CallDifference(_ARGUMENTS, _OTHER_TREE, _OTHER_TREE, Why(), after.caller)]
     differences = []
     for path, part in after.parts.items():
         if part.identity != before.parts[path].identity:
             differences.append(_difference(before, after, path))
-    if all(difference.types for difference in differences):
-        return differences
-    # With another constant it is another program, but for what came back.
-    for number, difference in enumerate(differences):
-        if difference.returned is None:
-            differences[number] = dataclasses.replace(difference, types=None)
     return differences
 
 
 def _difference(before: Compilation, after: Compilation, path: KeyPath) -> CallDifference:
     """Returns what stands at a path in two calls, with the lines behind it."""
-    old_part = before.parts[path]
-    new_part = after.parts[path]
-    old = old_part.leaf_type
-    new = new_part.leaf_type
-    types = None
-    # Another shape compiles anew in any type.
-    if old is not None and new is not None and old.shape == new.shape:
-        types = (old, new)
-    begin_line = _lines_of_part(old_part, before, after).root
-    if begin_line is None and old is not None and old.weak and len(path) == 1:
-        begin_line = before.caller  # which writes the number
+    old = before.parts[path]
+    new = after.parts[path]
+    begin_line = _lines_of_part(old, before, after).root
+    is_number = old.leaf_type is not None and old.leaf_type.weak and len(path) == 1
+    if begin_line is None and is_number:
+        begin_line = before.caller  # which writes it
     returned = before.returned.get(path)
-    if returned is not None and returned.leaf_type != new:
+    if returned is not None and returned.leaf_type != new.leaf_type:
         returned = None
-    why = returned.why if returned else _lines_of_part(new_part, before, after)
-    values = {old_part.value, new_part.value}
+    why = returned.why if returned else _lines_of_part(new, before, after)
+    values = {old.value, new.value}
     return CallDifference(
         path=path,
-        before=old_part,
-        after=new_part,
+        before=old,
+        after=new,
         why=why._replace(begun=begin_line),
         caller=after.caller,
-        types=types,
         returned=returned,
         # An array may be as long as any number is high: a size makes another program.
         is_size=not values.isdisjoint(before.sizes ^ after.sizes),
     )
 
 
-def _lines_of_part(part: ArgumentPart, *calls: Compilation) -> Why:
+def _lines_of_part(part: ArgumentPart, before: Compilation, after: Compilation) -> Why:
     """Returns the lines behind a part of a call, but those that call the function."""
     if part.record is None:
         return Why()
     why = part.record.why()
     # What the line of both calls makes is to be changed where it begins.
-    if why.root and all(call.is_called_from(why.root.users) for call in calls):
+    if why.root and why.root.users == before.caller == after.caller:
         return Why()
     return why

@@ -7,15 +7,12 @@ trees.
 """
 
 import dataclasses
-import weakref
 from collections.abc import Hashable
 from types import FrameType
-from typing import Any
 
-from .._leaves.key_path import KeyPath
 from .._source.files import is_installed
 from .._source.origin import Origin, Why
-from .call import CompilingCall, call_that_compiles
+from .call import call_that_compiles
 from .compilation import CallDifference, Compilation, call_differences, compilation_of
 from .report import lines_of_differences
 
@@ -29,21 +26,20 @@ class RecompiledFunction:
     Attributes:
         first: what it was compiled for at first.
         times: how often it was compiled.
-        differences: between its calls, by path; empty if it is new each time.
+        differences: between its calls, one of each kind at a path; empty if it is new each
+            time.
     """
 
     first: Compilation
     times: int = 1
-    differences: dict[KeyPath, CallDifference] = dataclasses.field(default_factory=dict)
+    differences: dict[Hashable, CallDifference] = dataclasses.field(default_factory=dict)
 
     def add(self, before: Compilation, after: Compilation) -> None:
         """Adds what differs between two of its calls."""
         self.times += 1
         for difference in call_differences(before, after):
-            recorded = self.differences.get(difference.path)
-            # A change of type says more than another shape.
-            if recorded is None or (difference.types and not recorded.types):
-                self.differences[difference.path] = difference
+            kind = (difference.path, difference.types is None)
+            self.differences.setdefault(kind, difference)
 
     def lines(self, is_whole: bool) -> list[str]:
         """Returns what is said of it."""
@@ -63,12 +59,9 @@ class RecompiledFunction:
         return [self.first.line, self.first.caller, *lines_behind]
 
     @property
-    def place(self) -> tuple[bool, bool, bool]:
-        """Its place in the report, where the makers of types come first."""
-        differences = self.differences.values()
-        returns = any(difference.returned for difference in differences)
-        retypes = any(difference.types for difference in differences)
-        return not differences, not returns, not retypes
+    def is_maker(self) -> bool:
+        """Whether it gives back an argument in another type itself."""
+        return any(difference.returned for difference in self.differences.values())
 
 
 class Compilations:
@@ -76,7 +69,7 @@ class Compilations:
 
     def __init__(self):
         # By the identity of the function that JAX was given: it may have no hash.
-        self._last: dict[int, tuple[weakref.ref[Any], Compilation]] = {}
+        self._last: dict[int, Compilation] = {}
         self._recompiled: dict[str, RecompiledFunction] = {}
         # Functions of one code that are new, at one line and for the same types.
         self._new: dict[Hashable, RecompiledFunction] = {}
@@ -84,33 +77,29 @@ class Compilations:
     def record(self, frame: FrameType) -> None:
         """Records the call that compiles, from a frame inside of it."""
         call = call_that_compiles(frame)
-        compilation = None if call is None else compilation_of(call)
-        if call is not None and compilation is not None:
-            self._add(call, compilation)
-
-    def _add(self, call: CompilingCall, after: Compilation) -> None:
-        function = call.cached
-        key = id(function)
-        reference, before = self._last.get(key, (None, None))
-        self._last[key] = (weakref.ref(function), after)
+        after = None if call is None else compilation_of(call)
+        if call is None or after is None:
+            return
+        key = id(call.cached)
+        before = self._last.get(key)
+        self._last[key] = after
         # A function that is gone may have had the same identity.
-        if reference is None or before is None or reference() is not function:
+        if before is None or before.cached() is not call.cached:
             types = [part.leaf_type for part in after.parts.values()]
-            kind = (after.name, str(after.caller), *after.parts, *types)
+            kind = (after.name, after.caller, *after.parts, *types)
             new = RecompiledFunction(after, times=0)
             self._new.setdefault(kind, new).times += 1
             return
         # Two lines may use a package, or give other trees, for two purposes.
         is_of_package = is_installed(after.line.file)
         has_two_purposes = is_of_package or before.layout != after.layout
-        if before.is_called_from(after.caller) or not has_two_purposes:
+        if before.caller == after.caller or not has_two_purposes:
             recompiled = RecompiledFunction(before)
-            recompiled = self._recompiled.setdefault(after.name, recompiled)
-            recompiled.add(before, after)
+            self._recompiled.setdefault(after.name, recompiled).add(before, after)
 
     def functions(self) -> list[RecompiledFunction]:
-        """Returns the functions that were compiled again, those for types first."""
+        """Returns the functions that were compiled again, those that make types first."""
         functions = [x for x in self._recompiled.values() if x.differences]
         # A few may be meant: a function for each of some sizes, say.
         functions += [x for x in self._new.values() if x.times > _OFTEN]
-        return sorted(functions, key=lambda function: function.place)
+        return sorted(functions, key=lambda function: not function.is_maker)

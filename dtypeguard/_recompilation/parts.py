@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Hashable, Iterator
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,7 @@ from .._recording.values import is_concrete
 from .._source.inert import fields_of, is_a, items_of, static
 from .call import CompilingCall
 
-# Of arguments that are searched for constants.
-_DEEPEST_CONSTANT = 8
-_MOST_CONSTANTS = 20_000
-
+_DEEPEST_CONSTANT = 8  # of arguments that are searched for constants
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -34,25 +30,18 @@ class ArgumentPart:
         text: as the report has it.
         identity: what parts of two calls are compared by. JAX keeps the objects of what it
             has compiled, so that no other object has the identity of one.
+        record: how it came to be, if that was recorded.
         leaf_type: of a leaf.
         value: of a constant that is compared by its value.
         is_object: whether it equals only itself.
-        record: how it came to be, if that was recorded.
     """
 
     text: str
     identity: Hashable
+    record: ValueRecord | None = None
     leaf_type: LeafType | None = None
     value: object = None
     is_object: bool = False
-    record: ValueRecord | None = None
-
-    @property
-    def role(self) -> Hashable:
-        """What stands at its path: a leaf of any type, a constant of one type."""
-        if self.leaf_type is not None:
-            return None
-        return self.text if self.is_object else type(self.value)
 
 
 def parts_of_call(
@@ -62,14 +51,10 @@ def parts_of_call(
     parts = {}
     for path, leaf in leaves.items():
         leaf_type = type_in_program(leaf)
-        text = leaf_type.without_weak
-        if leaf_type.weak:
-            text += " (weak)"
         record = _record_of_part(path, leaf)
-        parts[path] = ArgumentPart(text, leaf_type, leaf_type, record=record)
+        parts[path] = ArgumentPart(str(leaf_type), leaf_type, record, leaf_type)
     for name, argument in call.arguments.items():
-        constants = _constants((TreeName(name),), argument)
-        for path, part in islice(constants, _MOST_CONSTANTS):
+        for path, part in _constants((TreeName(name),), argument):
             parts.setdefault(path, part)
     return parts
 
@@ -93,30 +78,31 @@ def _constants(
     if is_concrete(value) or len(path) > _DEEPEST_CONSTANT:
         return
     if type(value) in _PLAIN or is_a(value, np.dtype):
-        text = f"{value:.6g}" if type(value) is float else str(value)
-        identity = (type(value), str(value))
-        record_of_value = _record_of_part(path, value)
-        yield path, ArgumentPart(text[:20], identity, value=value, record=record_of_value)
-    elif is_a(value, (dict, list, tuple)):
-        for name, part in items_of(value):
-            key = _key_of_item(value, name)
-            yield from _constants((*path, key), part, record)
+        text = str(value)
+        identity = (type(value), text)
+        record = _record_of_part(path, value)
+        yield path, ArgumentPart(text[:20], identity, record, value=value)
     elif _is_compared_by_parts(value):
-        for name, part in fields_of(value).items():
-            if not name.startswith("_"):
-                key = tree_util.GetAttrKey(name)
-                yield from _constants((*path, key), part, record)
+        for key, part in _keyed_parts(value):
+            yield from _constants((*path, key), part, record)
     else:
         name = type(value).__name__
-        yield path, ArgumentPart(name, id(value), is_object=True, record=record)
+        yield path, ArgumentPart(name, id(value), record, is_object=True)
 
 
-def _key_of_item(holder: Any, name: Any) -> Any:
-    if is_a(holder, dict):
-        # The text of any other object would be a user's function.
-        return tree_util.DictKey(name if type(name) in _PLAIN else ...)
-    is_field = type(name) is str
-    return tree_util.GetAttrKey(name) if is_field else tree_util.SequenceKey(name)
+def _keyed_parts(holder: Any) -> Iterator[tuple[Any, Any]]:
+    """Yields what a container or an object holds, by keys of JAX."""
+    for name, part in items_of(holder):
+        if is_a(holder, dict):
+            # The text of any other object would be a user's function.
+            yield tree_util.DictKey(name if type(name) in _PLAIN else ...), part
+        elif type(name) is int:
+            yield tree_util.SequenceKey(name), part
+        else:
+            yield tree_util.GetAttrKey(name), part
+    for name, part in fields_of(holder).items():
+        if not name.startswith("_"):
+            yield tree_util.GetAttrKey(name), part
 
 
 def _is_compared_by_parts(value: Any) -> bool:

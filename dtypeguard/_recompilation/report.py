@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from jax import tree_util
 
 from .._leaves.cast_text import cast_text, lost, return_as
-from .._leaves.dtypes import fits, kind
+from .._leaves.dtypes import fits
 from .._leaves.key_path import leaves_of_holders, path_text, tree_name
 from .._leaves.leaf_type import LeafType
 from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
@@ -29,27 +29,33 @@ def lines_of_differences(
         is_whole: whether to list all.
     """
     in_order = sorted(differences, key=lambda difference: difference.types is None)
-    groups = grouped(in_order, lambda x: (_text(x), *_facts(x)))
+    groups = grouped(in_order, _row)
     listed = groups if is_whole else groups[:CAUSES]
     lines = []
     for group in listed:
         paths = [difference.path for difference in group]
-        # Trees that differ have no path: they are all of the arguments.
-        name = ", ".join(path_text(path) or "arguments" for path in paths)
+        name = ", ".join(map(path_text, paths))
         if len(paths) > FEW and not is_whole:
             name = leaves_of_holders(paths)
-        lines.append(f"  {name}  {_text(group[0])}")
-        for line in columns(_facts(group[0])):
+        text, facts = _row(group[0])
+        lines.append(f"  {name}  {text}")
+        for line in columns(facts):
             lines.append(f"    {line}")
     lines += and_more(len(groups) - len(listed))
     return lines + _advice(in_order)
+
+
+def _row(difference: CallDifference) -> tuple[str, tuple[Fact, ...]]:
+    """Returns a part before and after, then the lines behind the difference."""
+    return _text(difference), tuple(_facts(difference))
 
 
 def _text(difference: CallDifference) -> str:
     """Returns a part before and after: `bfloat16 -> float32`."""
     before = difference.before
     after = difference.after
-    if not difference.path:
+    # Trees that differ are no part: they are all of the arguments.
+    if before.identity == after.identity:
         return "of another tree"
     # The text of an object would be a function of the user's.
     if after.is_object:
@@ -91,12 +97,11 @@ def _advice(differences: Sequence[CallDifference]) -> list[str]:
     sentences = set()
     guarded: dict[str, int | None] = {}  # the items that come back, by parameter
     for difference in differences:
-        name = tree_name(difference.path)
         returned = difference.returned
         if difference.types is None:
             sentences.add(_advice_for_constant(difference))
-        elif _is_guarded(difference, *difference.types):
-            guarded[name] = returned.item if returned else guarded.get(name)
+        elif returned is not None and _is_cast_by_guard(*difference.types):
+            guarded[tree_name(difference.path)] = returned.item
         else:
             sentences.add(_advice_for_leaf(difference, *difference.types))
     lines = sorted(sentences - {""})
@@ -105,13 +110,11 @@ def _advice(differences: Sequence[CallDifference]) -> list[str]:
     return lines
 
 
-def _is_guarded(difference: CallDifference, before: LeafType, after: LeafType) -> bool:
-    """Returns whether a guard of the step gives a leaf the type that it had."""
-    # A guard casts within a kind, and a weak leaf takes any type.
-    is_cast = before.dtype != after.dtype and fits(after.dtype, before.dtype)
-    if before.weak or not is_cast:
-        return False
-    return bool(difference.returned) or difference.why.origin is None
+def _is_cast_by_guard(before: LeafType, after: LeafType) -> bool:
+    """Returns whether a guard casts within a kind; a weak leaf takes any type."""
+    return (
+        not before.weak and before.dtype != after.dtype and fits(after.dtype, before.dtype)
+    )
 
 
 def _guard_advice(items: dict[str, int | None]) -> str:
@@ -149,13 +152,11 @@ def _advice_for_leaf(difference: CallDifference, first: LeafType, second: LeafTy
     before = first.dtype
     after = second.dtype
     why = difference.why
-    if kind(before) is None or kind(after) is None:  # random keys
-        return ""
     if before == after:
         return _WEAK
     begin = f"Begin {path_text(difference.path)} as {after}"
     if why.begun is not None:
-        begin = f"At {why.begun.users} b{begin[1:]}"
+        begin = f"{begin} at {why.begun.users}"
     if first.weak:
         return f"{begin}: jnp.asarray(x, jnp.{after})."
     if fits(after, before) and why.origin is not None:

@@ -98,7 +98,7 @@ class Compilations:
             self._recompiled.setdefault(after.name, recompiled).add(before, after)
 
     def functions(self) -> list[RecompiledFunction]:
-        """Returns the functions that were compiled again, those that make types first."""
+        """Returns the functions that were compiled again, the culprits first."""
         functions = [x for x in self._recompiled.values() if x.differences]
         # A few may be meant: a function for each of some sizes, say.
         functions += [x for x in self._new.values() if x.times > _OFTEN]

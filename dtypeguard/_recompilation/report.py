@@ -111,10 +111,11 @@ def _advice(differences: Sequence[CallDifference]) -> list[str]:
 
 
 def _is_cast_by_guard(before: LeafType, after: LeafType) -> bool:
-    """Returns whether a guard casts within a kind; a weak leaf takes any type."""
-    return (
-        not before.weak and before.dtype != after.dtype and fits(after.dtype, before.dtype)
-    )
+    """Returns whether a guard gives a leaf the type that it had."""
+    # A weak leaf takes any type.
+    if before.weak or before.dtype == after.dtype:
+        return False
+    return fits(after.dtype, before.dtype)
 
 
 def _guard_advice(items: dict[str, int | None]) -> str:

@@ -101,9 +101,9 @@ def _is_argument(
     tree: _ResultTree, call: CompilingCall, position: int, argument: PyTree
 ) -> bool:
     """Returns whether a tree of the results is an argument of these shapes."""
+    structure = tree_util.tree_structure(argument)
     # The wrappers return structures of their own.
-    if call.wrapper not in WRAPPERS:
-        if tree.structure != tree_util.tree_structure(argument):
-            return False
+    if tree.structure != structure and call.wrapper not in WRAPPERS:
+        return False
     # A single leaf of a shape may be anything's.
     return len(tree.outputs) > 1 or tree.item in (None, position)

@@ -65,18 +65,29 @@ class _RunningLine:
     def record_of_new(self, name: str, array: Leaf) -> ValueRecord:
         """Returns the record of an array that the statement makes."""
         array_type = value_type(array)
+        sources = []
+        strong_types = {array_type}
+        for record in self._read_for(name):
+            if not record.type.is_weak:
+                strong_types.add(record.type)
+            if record.may_give(array_type):
+                sources.append(record)
+        # The line gives the dtype, whatever its operands have.
+        if self.words.asks_for(array.dtype):
+            sources = []
+        is_promoted = len(strong_types) > 1
+        return ValueRecord(self.frames, array_type, sources, is_promoted)
+
+    def _read_for(self, name: str) -> Sequence[ValueRecord]:
+        """Returns what a new leaf may be made of: leaves of its name, else all."""
+        # A map over trees makes each leaf from those under the same key.
         records = []
         for read_name, record in self.read:
             if read_name in ("", name):
                 records.append(record)
-        if not records:
-            records = [record for _, record in self.read]
-        sources = [record for record in records if record.may_give(array_type)]
-        if self.words.asks_for(array.dtype):
-            sources = []
-        strong_types = {record.type for record in records if not record.type.is_weak}
-        is_promoted = bool(strong_types - {array_type})
-        return ValueRecord(self.frames, array_type, sources, is_promoted)
+        if records:
+            return records
+        return [record for _, record in self.read]
 
 
 class Recorder:
@@ -99,7 +110,9 @@ class Recorder:
         if type(referent) is weakref.ref:
             referent = referent()
         # What is gone may have had the same identity.
-        return record if referent is value else None
+        if referent is not value:
+            return None
+        return record
 
     def record_of_number(self, name: str, value: object) -> ValueRecord | None:
         """Returns how a number came to be, by its name."""
@@ -122,31 +135,34 @@ class Recorder:
     def on_call(self, frame: FrameType) -> None:
         """Links the numbers and tracers that a function is given to their lines."""
         self._running.pop(_key(frame), None)
-        # As a function begins, no variables but its arguments have values.
-        variables = variables_of(frame)
-        names = [name for name in frame.f_code.co_varnames if name in variables]
+        arguments = _arguments(frame)
         caller = _users_caller(frame)
         line = self._running_line(caller)
         if line.number == caller.f_lineno:
-            for name in names:
-                self._add_number(name, variables[name], line)
-        tracers = []
-        for name in names:
-            for leaf_name, leaf in named_leaves(variables[name], name):
+            for name, value in arguments.items():
+                self._add_number(name, value, line)
+        new_tracers = []
+        for name, value in arguments.items():
+            for named_leaf in named_leaves(value, name):
+                _, leaf = named_leaf
                 if is_tracer(leaf) and self.record_of(leaf) is None:
-                    tracers.append((leaf_name, leaf))
-        if tracers:
-            self._link(tracers, frame)
+                    new_tracers.append(named_leaf)
+        if new_tracers:
+            self._link(new_tracers, frame)
 
     def _link(self, tracers: Sequence[NamedLeaf], frame: FrameType) -> None:
         """Links the tracers of a function, by name, to what they stand for."""
         values = [tracer for _, tracer in tracers]
         leaves = leaves_given_to_jax(frame, values, is_recorded)
-        frames = _frames(frame, frame.f_code.co_firstlineno)
+        first_line = frame.f_code.co_firstlineno
+        frames = _frames(frame, first_line)
         for (name, tracer), leaf in itertools.zip_longest(tracers, leaves):
+            sources = []
             source = self._source(name, leaf)
-            sources = [source] if source else []
-            record = ValueRecord(frames, value_type(tracer), sources, is_passed=True)
+            if source is not None:
+                sources.append(source)
+            tracer_type = value_type(tracer)
+            record = ValueRecord(frames, tracer_type, sources, is_passed=True)
             self._add(tracer, record)
             variable = getattr(tracer, "val", tracer)
             self._add(variable, record)
@@ -154,11 +170,14 @@ class Recorder:
     def on_trace_end(self, frame: FrameType) -> None:
         """Links what a traced function closes over, and its results, to their lines."""
         variables = frame.f_locals
-        for variable, value in list(variables["self"].constvar_to_val.items()):
+        constants = dict(variables["self"].constvar_to_val)
+        for variable, value in constants.items():
             array = getattr(value, "original", value)
-            self._add(variable, self.record_of(array))
+            record = self.record_of(array)
+            self._add(variable, record)
         for tracer in variables["out_tracers"]:
-            self._add(tracer.val, self.record_of(tracer))
+            record = self.record_of(tracer)
+            self._add(tracer.val, record)
 
     def on_return(self, frame: FrameType, value: PyTree) -> None:
         """Records what a function of the user's returns or yields, and who gets it."""
@@ -168,9 +187,10 @@ class Recorder:
         caller = _users_caller(frame)
         line = self._running_line(caller)
         reads = self._reads_of(value)
+        # What JAX calls comes out of it as other values.
         if caller is frame.f_back:
             line.read += reads
-        else:  # what JAX calls comes out of it as other values
+        else:
             line.results = [record for _, record in reads]
 
     def on_result(self, frame: FrameType, value: PyTree) -> None:
@@ -183,11 +203,13 @@ class Recorder:
             if type(leaf) is not int:  # a count, of which the line that keeps it is known
                 leaves.append((name, leaf))
         self._add_leaves(leaves, line)
-        line.read += self._reads_of(value)[:_MOST_RETURNED]
+        reads = self._reads_of(value)
+        line.read += reads[:_MOST_RETURNED]
 
     def _running_line(self, frame: FrameType) -> _RunningLine:
         """Returns the line at which a function is; an empty one without."""
-        return self._running.get(_key(frame), _RunningLine())
+        key = _key(frame)
+        return self._running.get(key, _RunningLine())
 
     def _reads_of(self, value: PyTree) -> list[NamedRecord]:
         """Returns the records of the arrays in a value and of the known numbers."""
@@ -228,16 +250,23 @@ class Recorder:
         running.number = 0 if is_last else line
         running.words = words
         running.frames = _frames(frame, line)
+        self._read_variables(frame, running)
+
+    def _read_variables(self, frame: FrameType, line: _RunningLine) -> None:
+        """Adds the values of variables to what a line reads."""
         variables = variables_of(frame)
-        place = frame.f_code.co_filename, line
+        place = frame.f_code.co_filename, frame.f_lineno
         by_maker = self._read_by_line.setdefault(place, {})
-        for name in words.read:
-            reads = self._reads_of(variables.get(name, frame.f_globals.get(name)))
-            running.read += reads
+        for name in line.words.read:
+            global_value = frame.f_globals.get(name)
+            value = variables.get(name, global_value)
+            reads = self._reads_of(value)
+            line.read += reads
             for leaf_name, record in reads:
                 # One for each maker: a line in a loop reads many arrays of few lines.
-                if leaf_name in ("", *words.attributes):
-                    by_maker[record.line or record.type] = record
+                if leaf_name in ("", *line.words.attributes):
+                    maker = record.line or record.type
+                    by_maker[maker] = record
 
     def _after_line(self, frame: FrameType, line: _RunningLine) -> None:
         """Records what is new in the variables that a line names."""
@@ -251,7 +280,8 @@ class Recorder:
                 leaves += named_leaves(value, name)
         self._add_leaves(leaves, line)
         for name in stored:
-            self._add_objects(variables.get(name), line.frames)
+            value = variables.get(name)
+            self._add_objects(value, line.frames)
 
     def _add_leaves(self, leaves: Iterable[NamedLeaf], line: _RunningLine) -> None:
         """Records the new ones of some leaves as made by a line."""
@@ -268,8 +298,9 @@ class Recorder:
             line.results = ()
         for (name, leaf), result in itertools.zip_longest(new_arrays, results):
             record = line.record_of_new(name, leaf)
+            # It may give an output in another type, and then has made that itself.
             if result is not None and result.type.dtype == leaf.dtype:
-                record = ValueRecord(line.frames, record.type, [result], is_passed=True)
+                record = dataclasses.replace(record, sources=[result], is_passed=True)
             self._add(leaf, record)
 
     # What is known
@@ -281,10 +312,12 @@ class Recorder:
         try:
             self._add_weakly(value, record)
         except TypeError:  # a scalar of NumPy, an abstract value, a variable of a jaxpr
-            self._records[id(value)] = value, record
-            self._strong.append(id(value))
+            key = id(value)
+            self._records[key] = value, record
+            self._strong.append(key)
             if len(self._strong) > _MOST_STRONG:
-                self._records.pop(self._strong.popleft(), None)
+                oldest = self._strong.popleft()
+                self._records.pop(oldest, None)
 
     def _add_weakly(self, value: object, record: ValueRecord) -> None:
         key = id(value)
@@ -294,30 +327,45 @@ class Recorder:
 
     def _add_objects(self, value: Any, frames: Frames) -> None:
         """Records an object, and those in a tuple: the functions of an optimizer."""
-        parts = [value]
-        for _, part in islice(items_of(value), _MOST_RETURNED):
-            parts.append(part)
-        for part in parts:
+        items = islice(items_of(value), _MOST_RETURNED)
+        parts = [part for _, part in items]
+        for part in (value, *parts):
+            if self.record_of(part) is not None:
+                continue
             # To ask for a dtype would run a function of the object's.
             object_type = ValueType(type(part), is_weak=False)
-            if self.record_of(part) is None:
-                with contextlib.suppress(TypeError):  # a number, or a tree
-                    self._add_weakly(part, ValueRecord(frames, object_type))
+            record = ValueRecord(frames, object_type)
+            with contextlib.suppress(TypeError):  # a number, or a tree
+                self._add_weakly(part, record)
 
     def _add_number(self, name: str, number: object, line: _RunningLine) -> None:
         """Records a number under the line of a number that is named, else under its own."""
         if not is_number(number):
             return
         text = repr(number)
-        record = ValueRecord(line.frames, value_type(number))
+        number_type = value_type(number)
+        record = ValueRecord(line.frames, number_type)
         # It may be given on under another name.
-        for source in (*line.words.attributes, *line.words.read, name):
-            record = self._numbers.get((source, text), record)
+        sources = [*line.words.attributes, *line.words.read, name]
+        for source in sources:
+            key = source, text
+            record = self._numbers.get(key, record)
         self._numbers[name, text] = record
 
 
 def _key(frame: FrameType) -> tuple[int, int]:
     return id(frame), id(frame.f_code)
+
+
+def _arguments(frame: FrameType) -> dict[str, Any]:
+    """Returns the arguments of a function that begins."""
+    # No other variables have values yet.
+    variables = variables_of(frame)
+    arguments = {}
+    for name in frame.f_code.co_varnames:
+        if name in variables:
+            arguments[name] = variables[name]
+    return arguments
 
 
 def _recorded_callers(frame: FrameType) -> Iterator[FrameType]:

@@ -30,8 +30,9 @@ class ValueType(NamedTuple):
 
 def value_type(value: Leaf) -> ValueType:
     """Returns the type of an array or of a Python number."""
+    dtype = getattr(value, "dtype", type(value))
     is_weak = getattr(value, "weak_type", is_number(value))
-    return ValueType(getattr(value, "dtype", type(value)), is_weak)
+    return ValueType(dtype, is_weak)
 
 
 def is_concrete(value: object) -> bool:
@@ -62,7 +63,7 @@ def named_leaves(value: PyTree, name: str = "") -> Iterator[NamedLeaf]:
     A leaf in two places comes twice, as for JAX. Each comes with the key or the attribute
     that leads to it, past indices; or else with the name of the value.
     """
-    stack: list[tuple[str, Any, int]] = [(name, value, 0)]
+    stack = [(name, value, 0)]
     for _ in range(_MOST_PARTS):
         if not stack:
             return
@@ -70,8 +71,11 @@ def named_leaves(value: PyTree, name: str = "") -> Iterator[NamedLeaf]:
         if is_leaf(part):
             yield name, part
         elif depth < _DEEPEST_CONTAINER:
-            for key, inner in reversed(_items(part)[:_MOST_PARTS]):
-                inner_name = key if type(key) is str else name
+            items = _items(part)[:_MOST_PARTS]
+            for key, inner in reversed(items):
+                inner_name = name
+                if type(key) is str:
+                    inner_name = key
                 stack.append((inner_name, inner, depth + 1))
 
 
@@ -82,8 +86,11 @@ def _items(value: Any) -> list[tuple[object, Any]]:
         if type(value) is dict and {type(key) for key in value} == {str}:
             items.sort(key=itemgetter(0))
         return items
-    is_opaque = package_of(type(value)) in _OPAQUE_PACKAGES or is_a(value, type)
-    return [] if is_opaque else list(fields_of(value).items())
+    package = package_of(type(value))
+    if package in _OPAQUE_PACKAGES:
+        return []
+    fields = fields_of(value)
+    return list(fields.items())
 
 
 def leaves_given_to_jax(
@@ -101,31 +108,40 @@ def leaves_given_to_jax(
     for caller in callers(frame):
         if is_caller(caller.f_code.co_filename):
             break
-        for value in list(variables_of(caller).values()):
-            if package_of(type(value)) == "jax":
-                value = getattr(value, "vals", None)  # of a tree that is flat
-            if is_a(value, (tuple, list)):
-                leaves = [leaf for _, leaf in named_leaves(value)]
-                # Numbers that are static may stand among them.
-                arrays = [leaf for leaf in leaves if is_concrete(leaf)]
-                last = _last_for(tracers, arrays) or _last_for(tracers, leaves)
-                outermost = last or outermost
+        for leaves in _flat_variables(caller):
+            # Numbers that are static may stand among them.
+            arrays = [leaf for leaf in leaves if is_concrete(leaf)]
+            for candidates in (leaves, arrays):
+                last = candidates[-len(tracers) :]
+                if _may_stand_for_all(tracers, last):
+                    outermost = last
         release([caller])
     return outermost
 
 
-def _last_for(tracers: list[Leaf], leaves: list[Leaf]) -> list[Leaf]:
-    """Returns the last of some leaves, if tracers may be for them; else none."""
-    last = leaves[-len(tracers) :]
-    if len(last) != len(tracers):
-        return []
-    return last if all(map(_may_stand_for, tracers, last)) else []
+def _flat_variables(frame: FrameType) -> Iterator[list[Leaf]]:
+    """Yields the leaves of each variable of a function of JAX's that is a tree."""
+    variables = dict(variables_of(frame))
+    for value in variables.values():
+        if package_of(type(value)) == "jax":
+            value = getattr(value, "vals", None)  # of a tree that is flat
+        if is_a(value, (tuple, list)):
+            yield [leaf for _, leaf in named_leaves(value)]
+
+
+def _may_stand_for_all(tracers: list[Leaf], leaves: list[Leaf]) -> bool:
+    if len(tracers) != len(leaves):
+        return False
+    return all(map(_may_stand_for, tracers, leaves))
 
 
 def _may_stand_for(tracer: Leaf, leaf: Leaf) -> bool:
     """Returns whether a tracer may be for a leaf, or for an example or a part of it."""
-    dtype = str(getattr(leaf, "dtype", tracer.dtype))  # a number has none
+    # A number has neither.
+    dtype = getattr(leaf, "dtype", tracer.dtype)
     shape = getattr(leaf, "shape", ())
     # With x64 off JAX halves what NumPy has in 64 bits.
-    is_of_dtype = str(tracer.dtype) in (dtype, dtype.replace("64", "32"))
-    return is_of_dtype and tracer.shape in (shape, shape[1:])
+    names = {str(dtype), str(dtype).replace("64", "32")}
+    if str(tracer.dtype) not in names:
+        return False
+    return tracer.shape in (shape, shape[1:])

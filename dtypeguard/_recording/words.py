@@ -29,13 +29,16 @@ class Words:
     def asks_for(self, dtype: object) -> bool:
         """Returns whether the line casts, or names a dtype such as `jnp.float32`."""
         # With x64 off JAX halves a dtype of 64 bits.
-        texts = ("astype", str(dtype), str(dtype).replace("32", "64"))
-        return not {*self.attributes, *self.read}.isdisjoint(texts)
+        name = str(dtype)
+        wide_name = name.replace("32", "64")
+        words = {*self.attributes, *self.read}
+        return not words.isdisjoint(("astype", name, wide_name))
 
 
 def words_at(code: types.CodeType, line: int) -> Words:
     """Returns the words of a line; those of a statement at its first line."""
-    return _words_by_line(code).get(line, Words(line))
+    words_by_line = _words_by_line(code)
+    return words_by_line.get(line, Words(line))
 
 
 @functools.cache
@@ -62,7 +65,9 @@ def _add_instruction(words: Words, instruction: dis.Instruction) -> None:
         values = (values,)
     if not _OF_VARIABLE.match(operation):
         # Attributes, keys, and the names of keywords.
-        words.attributes.update(value for value in values if isinstance(value, str))
+        for value in values:
+            if isinstance(value, str):
+                words.attributes.add(value)
         return
     names_by_access = {"STORE": words.stored, "LOAD": words.read}
     # `STORE_FAST_LOAD_FAST` is of two variables.

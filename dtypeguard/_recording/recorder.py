@@ -36,7 +36,6 @@ from .words import Words, words_at
 _MOST_RETURNED = 20  # values of a call
 _MOST_STRONG = 10_000  # values that have no weak references
 
-
 NamedRecord = tuple[str, ValueRecord]
 Frames = Sequence[Frame]  # a line of the user's and those that led there
 
@@ -49,25 +48,25 @@ class _RunningLine:
         number: of the line; 0 where its end will not be seen.
         words: that it names.
         frames: the line and its callers.
-        statement: the lines of its statement.
-        read: what the statement reads, by the names of leaves: variables, and what its
-            calls return.
+        read: what it reads, by the names of leaves: variables, and what its calls return.
         results: what a function returned that JAX called there.
     """
 
     number: int = 0
     words: Words = dataclasses.field(default_factory=Words)
     frames: Frames = ()
-    statement: range = range(0)
     read: list[NamedRecord] = dataclasses.field(default_factory=list)
     results: Sequence[ValueRecord] = ()
 
     def record_of_new(self, name: str, array: Leaf) -> ValueRecord:
-        """Returns the record of an array that the statement makes."""
+        """Returns the record of an array that the line makes."""
         array_type = value_type(array)
         sources = []
         strong_types = {array_type}
-        for record in self._read_for(name):
+        for read_name, record in self.read:
+            # A map over trees makes each leaf from those under the same key.
+            if read_name not in ("", name):
+                continue
             if not record.type.is_weak:
                 strong_types.add(record.type)
             if record.may_give(array_type):
@@ -77,17 +76,6 @@ class _RunningLine:
             sources = []
         is_promoted = len(strong_types) > 1
         return ValueRecord(self.frames, array_type, sources, is_promoted)
-
-    def _read_for(self, name: str) -> Sequence[ValueRecord]:
-        """Returns what a new leaf may be made of: leaves of its name, else all."""
-        # A map over trees makes each leaf from those under the same key.
-        records = []
-        for read_name, record in self.read:
-            if read_name in ("", name):
-                records.append(record)
-        if records:
-            return records
-        return [record for _, record in self.read]
 
 
 class Recorder:
@@ -238,19 +226,18 @@ class Recorder:
             frame: of the function.
             is_last: whether nobody will see what runs after the line.
         """
-        line = frame.f_lineno
-        running = self._running_line(frame)
-        if running.number:
-            self._after_line(frame, running)
-        words = words_at(frame.f_code, line)
-        if line not in running.statement:
-            running = _RunningLine(statement=range(line, words.end + 1))
-            self._running[_key(frame)] = running
+        before = self._running_line(frame)
+        if before.number:
+            self._after_line(frame, before)
+        number = frame.f_lineno
+        words = words_at(frame.f_code, number)
+        line = _RunningLine(number, words, _frames(frame, number))
         # What lines do that are not seen would be taken for what this one does.
-        running.number = 0 if is_last else line
-        running.words = words
-        running.frames = _frames(frame, line)
-        self._read_variables(frame, running)
+        if is_last:
+            line.number = 0
+        key = _key(frame)
+        self._running[key] = line
+        self._read_variables(frame, line)
 
     def _read_variables(self, frame: FrameType, line: _RunningLine) -> None:
         """Adds the values of variables to what a line reads."""
@@ -321,9 +308,8 @@ class Recorder:
 
     def _add_weakly(self, value: object, record: ValueRecord) -> None:
         key = id(value)
-        records = self._records
-        reference = weakref.ref(value, lambda _: records.pop(key, None))
-        records[key] = reference, record
+        reference = weakref.ref(value, lambda _: self._records.pop(key, None))
+        self._records[key] = reference, record
 
     def _add_objects(self, value: Any, frames: Frames) -> None:
         """Records an object, and those in a tuple: the functions of an optimizer."""

@@ -44,8 +44,10 @@ class ValueRecord:
         longest: Sequence[ValueRecord] = ()
         first_lines = set()
         for source in self.sources:
-            first_lines.add(source.steps[-1].line if source.steps else None)
-            longest = max(longest, source.steps, key=len)
+            steps = source.steps
+            first_line = steps[-1].line if steps else None
+            first_lines.add(first_line)
+            longest = max(longest, steps, key=len)
         if len(first_lines) != 1:
             longest = ()
         if self.is_passed or self.line is None:

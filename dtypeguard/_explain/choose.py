@@ -41,6 +41,7 @@ from .remedies import (
     guard_optimizer,
     leave_out_of_grad,
     own_arrays,
+    wrap_raw_key,
 )
 from .trial import drifts_with
 
@@ -69,6 +70,9 @@ def choose(finding: Finding, sites: Sequence[Site]) -> Advice:
     cause = finding.cause
     if isinstance(cause, SharedArrays):
         return Advice([own_arrays(leaves, cause.holder)], [])
+    if any(map(_has_key, leaves)):
+        raw_keys = [leaf for leaf in leaves if "int" in map(kind, leaf.dtypes)]
+        return Advice([wrap_raw_key(leaf) for leaf in raw_keys], [])
     is_of_optimizer = _is_of_optimizer(finding, sites)
     if isinstance(cause, ControlFlow) and cause.is_loop:
         return _first_that_agree(cause, leaves, is_of_optimizer)
@@ -83,6 +87,11 @@ def _first_two(candidates: Iterable[Candidate], is_checked: bool = False) -> Adv
     possible = [candidate for candidate in candidates if candidate]
     first, second, *_ = [*possible, [], []]
     return Advice(first, second, is_checked)
+
+
+def _has_key(leaf: RefusedLeaf) -> bool:
+    """Returns whether a leaf has a dtype of random keys, to which nothing is cast."""
+    return any(jnp.issubdtype(dtype, jax.dtypes.extended) for dtype in leaf.dtypes)
 
 
 def _is_of_optimizer(finding: Finding, sites: Sequence[Site]) -> bool:
@@ -231,8 +240,11 @@ def _let_branches_return(results: Leaves, dtype: DType) -> Candidate:
     if not changed:
         return []  # their shapes differ
     leaf = changed[0]
+    # A loop around the branches may carry on what a branch passes on.
+    is_made_elsewhere = leaf.passed_on and leaf.made_at and not leaf.why.is_earlier
+    if is_made_elsewhere and leaf.is_narrower_than(dtype):
+        return [begin_as(leaf, leaf.made_at, dtype)]
     branches = " and ".join(leaf.branch for leaf in changed)
-    # What a branch passes on was made elsewhere, which is no line to cast it on.
     is_on_one_line = len(changed) == 1 and not leaf.passed_on
     line = leaf.made_at if is_on_one_line else ""
     return [cast(leaf, line, dtype, f"let {branches} return {NAMES} as {dtype}")]
@@ -297,6 +309,9 @@ def _as_arguments(leaves: Leaves, site: Site, dtype: DType | None = None) -> Can
         # Only what the user made can be changed in the call of a package, or where JAX
         # has put it into a list itself.
         is_foreign = is_installed(site.file) or leaf.is_in_unwritten_container
+        is_of_jax = leaf.made_at == line_text(site.file, site.line)
+        if is_foreign and is_of_jax and not is_python_number(leaf.values[-1]):
+            continue
         if leaf.made_at or not is_foreign:
             remedies.append(_as_argument(leaf, wanted, site))
     return remedies
@@ -307,7 +322,8 @@ def _as_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> Remedy:
     argument = leaf.argument
     is_for_call = _is_made_for_it(leaf, dtype)
     line = ""
-    if is_for_call or is_installed(site.file) or argument is NO_ARGUMENT:
+    is_unwritten = leaf.is_in_unwritten_container or argument is NO_ARGUMENT
+    if is_for_call or is_installed(site.file) or is_unwritten:
         line = leaf.made_at
     if not line:  # the call may take several lines
         line = line_text(site.file, getattr(argument.source, "lineno", site.line))

@@ -12,7 +12,7 @@ from .._leaves.cast_text import lost
 from .._leaves.dtypes import dtype_of, is_weak, kind
 from .._leaves.leaf_type import type_text
 from .._leaves.types import DType
-from .finding import RefusedLeaf
+from .finding import RefusedLeaf, users_line
 
 # Stands in a sentence for the names of the leaves: one sentence may be for several.
 NAMES = "{names}"
@@ -114,3 +114,9 @@ def own_arrays(leaves: Sequence[RefusedLeaf], holder: str) -> Remedy:
     call = f"dtypeguard.strong({holder})"
     sentence = f"before the first call give each leaf an array of its own: {call}"
     return Remedy(leaves, "", sentence)
+
+
+def wrap_raw_key(leaf: RefusedLeaf) -> Remedy:
+    """Returns the remedy to make a typed key of the array of integers that is one."""
+    line = leaf.made_at if kind(leaf.dtype) else users_line(leaf.why.begun)
+    return Remedy([leaf], line, f"make {NAMES} a key: jax.random.wrap_key_data(...)")

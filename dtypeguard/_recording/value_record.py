@@ -5,6 +5,8 @@ import functools
 from collections.abc import Sequence
 from operator import attrgetter
 
+import jax
+
 from .._source.origin import Frame, Why, origin_of_frames
 from .values import ValueType
 
@@ -69,6 +71,9 @@ class ValueRecord:
     def may_give(self, array_type: ValueType) -> bool:
         """Returns whether an array of a type may have it from this value."""
         kinds = _NUMPY_KINDS.get(self.type.dtype)
-        if kinds is None:
-            return self.type == array_type
-        return array_type.dtype.kind in kinds
+        if kinds is not None:
+            return array_type.dtype.kind in kinds
+        types = [str(self.type.dtype)]
+        if not jax.config.jax_enable_x64:  # JAX halves what NumPy has in 64 bits
+            types.append(types[0].replace("64", "32"))
+        return self.type.is_weak == array_type.is_weak and str(array_type.dtype) in types

@@ -40,6 +40,7 @@ KINDS = {
     "return": r"^(At \S+ l|L)et \S+ .*return \S",
     "argument": r"^At \S+ (cast|make|give) \S",
     "own arrays": "^Before the first call give each leaf an array of its own",
+    "key": r"^At \S+ make \S+ a key: jax\.random\.wrap_key_data",
     "leave out": r"^At \S+ leave \S+ out of what is differentiated",
     "": "^  ",
 }
@@ -290,15 +291,18 @@ def an_optimizer_in_a_branch(fixed):
 # Branches ---------------------------------------------------------------------------------
 
 
-@noted("return")
+@noted("begin", checked=False)
 def a_branch_that_widens_what_was_there(fixed):
-    x = jnp.ones(3, BF16)  # first
-    return lax.cond(
-        True,
-        lambda x: x * SCALE,  # named
-        lambda x: x.astype("float32") if fixed else x,
-        x,
-    )
+    x = jnp.ones(3, F32 if fixed else BF16)  # first
+    return lax.cond(True, lambda x: x * SCALE, lambda x: x, x)  # named
+
+
+@noted("key")
+def a_raw_key_beside_a_key(fixed):
+    key = jax.random.key(0)
+    raw = jax.random.key_data(key)  # first
+    raw = jax.random.wrap_key_data(raw) if fixed else raw
+    return lax.cond(True, lambda: key, lambda: raw)
 
 
 @noted("return")
@@ -422,6 +426,15 @@ def an_option_that_a_later_line_halves(fixed):
     options = parser.parse_args([])
     options.most = 3 if fixed else options.most / 2  # first
     return jnp.repeat(WIDE, options.most, axis=0)
+
+
+@noted("argument")
+def what_an_associative_scan_combines(fixed):
+    def combine(x, y):
+        total = x + y * SCALE  # first
+        return total.astype("bfloat16") if fixed else total
+
+    return lax.associative_scan(combine, HALF)
 
 
 @noted("argument")

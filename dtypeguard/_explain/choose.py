@@ -307,12 +307,12 @@ def _as_arguments(leaves: Leaves, site: Site, dtype: DType | None = None) -> Can
         if wanted is None or wanted == leaf.dtype:
             continue
         # Only what the user made can be changed in the call of a package, or where JAX
-        # has put it into a list itself.
+        # has made a list or an array of it itself.
         is_foreign = is_installed(site.file) or leaf.is_in_unwritten_container
-        is_of_jax = leaf.made_at == line_text(site.file, site.line)
-        if is_foreign and is_of_jax and not is_python_number(leaf.values[-1]):
-            continue
-        if leaf.made_at or not is_foreign:
+        line = leaf.why.origin and leaf.why.origin.users.line
+        is_number = is_python_number(leaf.values[-1])
+        is_made_before = leaf.made_at and (is_number or line != site.line)
+        if is_made_before or not is_foreign:
             remedies.append(_as_argument(leaf, wanted, site))
     return remedies
 

@@ -7,6 +7,7 @@ from typing import TypeVar, overload
 from .._blame.provenance import TRACES_SO_FAR
 from .._leaves.arguments import runs_later, shown
 from .._leaves.compat import check_release
+from .._leaves.quiet import warnings_ignored
 from .._leaves.types import Function, public
 from .._recording.monitored import RECORD
 from .arguments import find_arguments, find_checked
@@ -121,7 +122,8 @@ def explain_error(error: BaseException, is_whole: bool = False, hint: str = "") 
     """
     for part in printed(error):
         if isinstance(part, Exception) and not hasattr(part, "dtypeguard_rows"):
-            with contextlib.suppress(Exception):  # better no note than another error
+            # Better no note than another error, and than a warning of what is looked at.
+            with contextlib.suppress(Exception), warnings_ignored():
                 _explain_part(part, is_whole, hint)
     TRACES_SO_FAR.clear()
 

@@ -5,8 +5,7 @@ import functools
 from collections.abc import Sequence
 from operator import attrgetter
 
-import jax
-
+from .._leaves.compat import x64_enabled
 from .._source.origin import Frame, Why, origin_of_frames
 from .values import ValueType
 
@@ -74,6 +73,6 @@ class ValueRecord:
         if kinds is not None:
             return array_type.dtype.kind in kinds
         types = [str(self.type.dtype)]
-        if not jax.config.jax_enable_x64:  # JAX halves what NumPy has in 64 bits
+        if not x64_enabled():  # JAX halves what NumPy has in 64 bits
             types.append(types[0].replace("64", "32"))
         return self.type.is_weak == array_type.is_weak and str(array_type.dtype) in types

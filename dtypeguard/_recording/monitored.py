@@ -39,7 +39,7 @@ class Monitored:
         self._is_on = False
         self._entered = 0
         self._lock = threading.RLock()
-        self._busy: set[int] = set()  # threads that record
+        self._busy: set[int] = set()  # threads that record nothing
         # The functions that have events, by identity, as to hash code takes long.
         self._codes: dict[int, CodeType] = {}
         self._counts: Counter[tuple[int, object]] = Counter()
@@ -122,10 +122,9 @@ class Monitored:
         """Calls the recorder; what goes wrong there is not the script's affair."""
         if get_ident() in self._busy:
             return
-        with self.unseen():
-            with contextlib.suppress(Exception):
-                record(frame, *arguments)
-            release([frame])
+        with contextlib.suppress(Exception):
+            record(frame, *arguments)
+        release([frame])
 
     def _on_start(self, code: CodeType, instruction: int) -> object:
         if code.co_qualname in TRACED:

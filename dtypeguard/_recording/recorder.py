@@ -89,8 +89,8 @@ class Recorder:
         self._numbers: dict[tuple[str, str], ValueRecord] = {}
         # By the identities of a frame and of its code: another function may take the frame.
         self._running: dict[tuple[int, int], _RunningLine] = {}
-        # What each line has read, by the lines that made it.
-        self._read_by_line: dict[tuple[str, int], dict[object, ValueRecord]] = {}
+        # By file and number, as they were looked at last.
+        self._lines: dict[tuple[str, int], _RunningLine] = {}
 
     def record_of(self, value: Any) -> ValueRecord | None:
         """Returns how an array or a variable of a jaxpr came to be."""
@@ -106,12 +106,15 @@ class Recorder:
         """Returns how a number came to be, by its name."""
         if not is_number(value):
             return None
-        return self._numbers.get((name, repr(value)))
+        key = name, repr(value)
+        return self._numbers.get(key)
 
     def read_by(self, file: str, line: int) -> Sequence[ValueRecord]:
-        """Returns the arrays that a line has read, one for each of their makers."""
-        by_maker = self._read_by_line.get((file, line), {})
-        return list(by_maker.values())
+        """Returns the values that a line names, as it was looked at last."""
+        place = file, line
+        running = self._lines.get(place, _RunningLine())
+        names = {"", *running.words.attributes}
+        return [record for name, record in running.read if name in names]
 
     def forget_calls(self) -> None:
         """Forgets running functions, whose ends may not be seen, and numbers."""
@@ -191,8 +194,7 @@ class Recorder:
             if type(leaf) is not int:  # a count, of which the line that keeps it is known
                 leaves.append((name, leaf))
         self._add_leaves(leaves, line)
-        reads = self._reads_of(value)
-        line.read += reads[:_MOST_RETURNED]
+        line.read += self._reads_of(value)[:_MOST_RETURNED]
 
     def _running_line(self, frame: FrameType) -> _RunningLine:
         """Returns the line at which a function is; an empty one without."""
@@ -237,23 +239,13 @@ class Recorder:
             line.number = 0
         key = _key(frame)
         self._running[key] = line
-        self._read_variables(frame, line)
-
-    def _read_variables(self, frame: FrameType, line: _RunningLine) -> None:
-        """Adds the values of variables to what a line reads."""
+        place = frame.f_code.co_filename, number
+        self._lines[place] = line
         variables = variables_of(frame)
-        place = frame.f_code.co_filename, frame.f_lineno
-        by_maker = self._read_by_line.setdefault(place, {})
-        for name in line.words.read:
+        for name in words.read:
             global_value = frame.f_globals.get(name)
             value = variables.get(name, global_value)
-            reads = self._reads_of(value)
-            line.read += reads
-            for leaf_name, record in reads:
-                # One for each maker: a line in a loop reads many arrays of few lines.
-                if leaf_name in ("", *line.words.attributes):
-                    maker = record.line or record.type
-                    by_maker[maker] = record
+            line.read += self._reads_of(value)
 
     def _after_line(self, frame: FrameType, line: _RunningLine) -> None:
         """Records what is new in the variables that a line names."""

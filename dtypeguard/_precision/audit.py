@@ -17,7 +17,16 @@ from .integers import misfits, narrowed_bits
 from .losses import LineLosses
 from .plan_search import PlanSearch, error_of, share_of
 from .planned import BUDGET, ONE_INPUT, PlannedInputs, has_plan, inputs_of
-from .prepared import NO_STATUS, Prepared, Show, check_progress, prepare, running, status
+from .prepared import (
+    NO_STATUS,
+    Prepared,
+    Show,
+    check_progress,
+    first_bad_line,
+    prepare,
+    running,
+    status,
+)
 from .products import check_options
 from .report import PrecisionReport
 from .rounded import unknown_in_program
@@ -209,8 +218,8 @@ def audit_call(
         show_status("looking at integers")
         report = PrecisionReport(
             error=runs.total,
-            outputs=_output_errors(prepared, has_updates=products is None),
-            not_finite=prepared.not_finite,
+            outputs=_output_errors(prepared),
+            not_finite=first_bad_line(prepared),
             work=work,
             rounded=prepared.rounded,
             unknown=unknown_in_program(measures.program),
@@ -261,15 +270,14 @@ def _search(
     return curve.found()
 
 
-def _output_errors(prepared: Prepared, has_updates: bool) -> dict[str, OutputError]:
+def _output_errors(prepared: Prepared) -> dict[str, OutputError]:
     """Returns how far off each output is, by its path."""
     runs = prepared.runs
     outputs = {}
     for number, path in enumerate(prepared.traced.paths):
-        unmoved = runs.unmoved(number) if has_updates else None
         outputs[path] = OutputError(
             error=runs.by_output[number],
-            unmoved=unmoved,
+            unmoved=runs.unmoved(number),
             vanishes=number in runs.vanishing,
         )
     return outputs

@@ -107,14 +107,13 @@ class Curve:
     def _run(self, plan: Plan) -> float:
         """Returns the error of a plan, which is a row from now on."""
         if plan not in self.rows:
-            entries = len(plan.entries)
-            self._show(f"running it with {entries} entries wide")
+            self._show("running it by a plan")
             self.rows[plan] = self._trials.measured(plan)
         return error_of(self.rows[plan])
 
     def _reach(self, order: Sequence[int], tolerance: float) -> None:
         """Runs rows until one is within the tolerance."""
-        wide: list[int] = []
+        wide = []
         for _ in range(_ATTEMPTS):
             error = self._run(self._plan_of(wide))
             if error <= tolerance:
@@ -128,9 +127,13 @@ class Curve:
     def _enough(self, order: Sequence[int], bound: float) -> list[int]:
         """Returns the cheaper of the best parts for their price and the cheapest ones."""
         ranking = self._ranking
+
         # The best part for its price may be dear, where some cheap ones are enough
         # together.
-        cheapest_first = sorted(order, key=lambda number: ranking.parts[number].work)
+        def work_of(number: int) -> float:
+            return ranking.parts[number].work
+
+        cheapest_first = sorted(order, key=work_of)
         best = smallest(order, ranking.error, bound)
         cheapest = smallest(cheapest_first, ranking.error, bound)
         return min(best, cheapest, key=ranking.work_of)
@@ -139,7 +142,8 @@ class Curve:
         """Returns the plan with most narrow within the tolerance, or the best cheap one."""
         rows = list(self.rows.values())
         if self._tolerance is None:
-            enough = _MOST_SHARE * max(map(share_of, rows))
+            greatest = max(map(share_of, rows))
+            enough = _MOST_SHARE * greatest
             cheap = []
             for plan in rows:
                 if share_of(plan) >= enough:

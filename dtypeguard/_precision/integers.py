@@ -4,7 +4,6 @@ import numpy as np
 
 from .._numbers.integers import COUNT, FURTHEST
 from .._numbers.measure import Measures
-from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .rows import IntegerMisfit, NarrowedBits
 
@@ -14,7 +13,7 @@ _MOST_TRIED = 8
 
 def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
     """Returns the lines whose integers do not fit, if outputs depend on them, in order."""
-    rows: dict[Origin | None, IntegerMisfit] = {}
+    rows = {}
     tried = 0
     for node in measures.program.block.all_nodes():
         # A row for each turn of the loops around it.

@@ -61,12 +61,7 @@ class LineLosses:
                 measures.measure_shares(self._show_line)
         shares = measures.shares
         flipped = self._flipped()
-
-        def importance(number: int) -> float:
-            # What is nearly the same is in the order of the program.
-            return -round(abs(shares[number]), 2)
-
-        order = sorted(sorted(shares), key=importance)
+        order = sorted(shares, key=lambda number: abs(shares[number]), reverse=True)
         important = []
         for number in order:
             if abs(shares[number]) > _LEAST_SHARE_OF_ERROR:

@@ -24,7 +24,7 @@ from .._numbers.run import run
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._program.program import Node
-from .prepared import Prepared, Show, prepare, running
+from .prepared import Prepared, Show, first_bad_line, prepare, running
 from .runs import work_shares
 
 BUDGET = 300
@@ -105,7 +105,9 @@ def plannable(
         )
     with running(traced, formats):
         graph = Graph(traced.program)
-        yield prepare(subject, traced, graph, formats, show_status)
+        prepared = prepare(subject, traced, graph, formats, show_status)
+        first_bad_line(prepared)
+        yield prepared
 
 
 class Trials:
@@ -222,8 +224,5 @@ def is_narrow(node: Node, widths: WidthPlan) -> bool:
     if computes is not None:
         return bits(computes.dtype) <= _NARROW_BITS
     # An equation that the plan leaves as written computes in its widest operand.
-    widest = 0
-    for operand in node.eqn.invars:
-        dtype = getattr(operand.aval, "dtype", None)
-        widest = max(widest, bits(dtype))
-    return widest <= _NARROW_BITS
+    operand_dtypes = [getattr(var.aval, "dtype", None) for var in node.eqn.invars]
+    return max(map(bits, operand_dtypes), default=0) <= _NARROW_BITS

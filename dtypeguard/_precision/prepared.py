@@ -87,7 +87,6 @@ class Prepared(NamedTuple):
         traced: the program.
         measures: of it.
         runs: of it.
-        not_finite: the line that makes the first value that is not finite as written.
         rounded: the arguments that were rounded to 0 or 1, by which it divides.
     """
 
@@ -95,7 +94,6 @@ class Prepared(NamedTuple):
     traced: Traced
     measures: Measures
     runs: Runs
-    not_finite: Origin | None
     rounded: tuple[RoundedArgument, ...]
 
     @property
@@ -134,33 +132,22 @@ def prepare(
     rounded = rounded_arguments(measures, subject.given.paths)
     show_status("running it in wide types")
     runs = Runs(measures, graph)
-    return Prepared(
-        subject=subject,
-        traced=traced,
-        measures=measures,
-        runs=runs,
-        not_finite=_first_bad_line(subject, traced, measures, runs, rounded),
-        rounded=rounded,
-    )
+    return Prepared(subject, traced, measures, runs, rounded)
 
 
-def _first_bad_line(
-    subject: Subject,
-    traced: Traced,
-    measures: Measures,
-    runs: Runs,
-    rounded: Sequence[RoundedArgument],
-) -> Origin | None:
+def first_bad_line(prepared: Prepared) -> Origin | None:
     """Returns the line that makes the first value that is not finite as written, if any.
 
     Raises:
         ValueError: if wide types make one as well.
     """
+    measures = prepared.measures
+    runs = prepared.runs
     if all(jnp.isfinite(array).all() for array in (*runs.written, *runs.own.exact)):
         return None
     # Decisions as written may make finite what is not with others.
     wrong = []
-    for path, array in zip(traced.paths, measures.own.exact):
+    for path, array in zip(prepared.traced.paths, measures.own.exact):
         if not jnp.isfinite(array).all():
             wrong.append(path or "the output")
     if measures.raises or (math.isfinite(measures.total) and not wrong):
@@ -169,14 +156,14 @@ def _first_bad_line(
     written, in_wide = not_finite(measures)
     if in_wide is None:
         return Written(written.stack).origin if written else None
-    f = shown(subject.f)
+    f = shown(prepared.subject.f)
     wide = measures.program.formats.wide
     paths = ", ".join(wrong)
     lost = f"{paths} of {f} is not finite in {wide} either"
-    if rounded:
-        cause = told_of_argument(rounded[0])
+    if prepared.rounded:
+        cause = told_of_argument(prepared.rounded[0])
         raise ValueError(f"audit_precision: {cause} So {lost}. {KEEP_WIDE}")
-    cause = _cause_of_non_finite(in_wide, subject.given.paths)
+    cause = _cause_of_non_finite(in_wide, prepared.subject.given.paths)
     overflow = ""
     for row in misfits(measures)[:1]:
         place = place_or_inside_jax(row.origin)

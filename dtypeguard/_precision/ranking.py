@@ -104,7 +104,7 @@ class Ranking:
 
     def entries(self, wide: Collection[int]) -> tuple[PlanEntry, ...]:
         """Returns the entries that name some parts and no more."""
-        entries: dict[PlanEntry, None] = {}
+        entries = {}
         for number in sorted(wide):
             line = self.parts[number].line
             entry = line
@@ -122,7 +122,7 @@ class Ranking:
 
 def _narrow_parts(trials: Trials, widths: WidthPlan) -> list[Part]:
     """Returns the narrow equations that round, by what an entry can name."""
-    parts: dict[PlanEntry, Part] = {}
+    parts = {}
     for node in trials.program.block.all_nodes():
         # What is as written is narrow in the source: no entry can change it.
         if not node.rounds or not widths.entries[node.number]:

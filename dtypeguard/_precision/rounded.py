@@ -79,7 +79,7 @@ def _decimal_beside(array: Leaf) -> float | None:
 
 def unknown_in_program(program: NumericProgram) -> tuple[UnknownConstant, ...]:
     """Returns the constants that may have been rounded before the program was traced."""
-    rows: dict[object, UnknownConstant] = {}
+    rows = {}
     if program.formats.is_own:
         return ()
     for node in program.block.all_nodes():

@@ -294,7 +294,7 @@ def plain(value: Any) -> Any:
     elif hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, Mapping):
-        items: dict[str, Any] = {}
+        items = {}
         for key, item in value.items():
             items[key] = plain(item)
         return items

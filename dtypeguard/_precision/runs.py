@@ -33,7 +33,6 @@ from .._numbers.probes import DECISION, Probes
 from .._numbers.program import NumericProgram
 from .._program.graph import Graph
 from .._program.program import Node
-from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .rows import LineDecision, Scaled, left
 from .updates import updated_inputs
@@ -113,9 +112,7 @@ class Runs:
         )
         outputs = [graph.outputs[number] for number in measures.outputs]
         self.updated = updated_inputs(graph, outputs)
-        self._are_gradients = []
-        for output in outputs:
-            self._are_gradients.append(_is_gradient(graph, output))
+        self._are_gradients = [_is_gradient(graph, output) for output in outputs]
         # Searches come back to the same lines, and a run is what costs time.
         self._run_wide_once = functools.cache(self._run_wide)
         self.work = work_shares(self.program, lambda node: work_of_stack(node.stack))
@@ -194,7 +191,8 @@ class Runs:
             output = outputs[number]
             size = min(size_of(output), size_of(exact))
             # An error above 1 is of an output that is too large, not of a larger part.
-            error = size * min(self.by_output[number], 1)
+            part_off = min(self.by_output[number], 1)
+            error = size * part_off
             apart = distance(output, exact)
             if apart > _LEAST_PART_OF_ERROR * error:
                 vanishing.append(number)
@@ -231,7 +229,8 @@ class Runs:
         """Returns the run with some lines wide, or with their products at a level."""
         # Products of a higher level return float32 as well: there is nothing to cast back.
         keeps = keeps and level is None
-        return self._run_wide_once(frozenset(lines), level, keeps)
+        numbers = frozenset(lines)
+        return self._run_wide_once(numbers, level, keeps)
 
     def _run_wide(self, lines: frozenset[int], level: str | None, keeps: bool) -> WideRun:
         """Runs the program with some lines wide."""
@@ -297,7 +296,8 @@ class Runs:
         if lost < _LEAST_LOST and math.isfinite(self.total):
             return None
         plan = plans.WideLines(self.program, _is_wide_behind_loss).plan()
-        best = Scaled(scale=1.0, error=math.inf, dtype=min(short), lost=lost)
+        narrowest = min(short)
+        best = Scaled(scale=1.0, error=math.inf, dtype=narrowest, lost=lost)
         for power in _POWERS:
             scale = 2.0**power
             outputs = self._measures.run(plan, scale=scale)
@@ -337,10 +337,11 @@ def _rounded_otherwise(array: Leaf, formats: Formats, part: float) -> Leaf:
     """Returns an array in wide types, with a part of each number added or taken away."""
     if not is_inexact(array):
         return array
-    wide = jnp.asarray(array, formats.widened(array.dtype))
+    wide_dtype = formats.widened(array.dtype)
+    wide = jnp.asarray(array, wide_dtype)
     # In no order that a sum or a difference of neighbours would undo.
-    order = np.arange(wide.size) % 3
-    signs = np.where(order, 1, -1).reshape(wide.shape)
+    generator = np.random.default_rng(0)
+    signs = generator.choice((-1, 1), wide.shape)
     factors = 1 + part * signs
     return wide * jnp.asarray(factors, wide.dtype)
 
@@ -365,8 +366,8 @@ def _changed_decisions(
     program: NumericProgram, written: Noted, wide: Noted
 ) -> tuple[LineDecision, ...]:
     """Returns the lines whose decisions differ, and loops that turn more or less often."""
-    flipped: Counter[Origin | None] = Counter()
-    count: Counter[Origin | None] = Counter()
+    flipped = Counter()
+    count = Counter()
     for node in program.block.all_nodes():
         decision = written.get((node.number, DECISION))
         wide_decision = wide.get((node.number, DECISION))

@@ -26,19 +26,19 @@ def updated_inputs(graph: Graph, outputs: Sequence[int]) -> dict[int, int]:
                 operands.append(operand)
         return operands
 
-    places: dict[int, int] = {}
+    places = {}
     for number, output in enumerate(outputs):
-        sums = []
+        has_sum = False
+        inputs = []
         for value in graph.behind([output], changed_operands):
             equation = graph.made_by.get(value)
-            if equation is not None and equation.primitive in _ADDS:
-                sums.append(value)
-        # An input that comes out as it is has no update. An average of updates comes in as
-        # well, from further off than the params.
-        for value in graph.behind(sums, changed_operands):
+            # An input that comes out as it is has no update.
+            has_sum |= equation is not None and equation.primitive in _ADDS
             if value in graph.inputs:
-                places[number] = value
-                break
+                inputs.append(value)
+        if has_sum and inputs:
+            # An average of updates comes in as well, from further off than the params.
+            places[number] = inputs[0]
     return places
 
 

@@ -81,9 +81,6 @@ def autocast(
     checked = _checked_plan(plan, dtype)
     if f is None:
         return functools.partial(autocast, plan=checked)
-    # In the body of a class, a decorator below has wrapped the function already.
-    if isinstance(f, (classmethod, staticmethod)):
-        return type(f)(autocast(f.__func__, checked))
     if not callable(f) or isinstance(f, type):
         raise TypeError(
             f"autocast got {shown(f)}. Give it a function of arrays first, and then a "
@@ -127,8 +124,7 @@ def _checked_plan(plan: _AnyPlan, dtype: DType) -> Plan:
 def _check(use: PlanUse, function: Function) -> None:
     """Checks that a plan says something of a program."""
     use.check()
-    plan = use.plan
-    asks_for_products = plan.default == PRODUCTS and not plan.entries
+    asks_for_products = use.plan.default == PRODUCTS and not use.plan.entries
     if asks_for_products and not use.has_product:
         name = getattr(function, "__name__", "the function")
         raise PlanError(

@@ -41,7 +41,6 @@ SUMS = ForeignNames(
 )
 # A number that is lost is so in the results of these: a mask, until a softmax has it.
 _PASS_LOSSES = SUMS | ForeignNames("add sub mul div sort top_k")
-_CHECKPOINT_NAMES = ForeignNames("name")  # of `jax.ad_checkpoint.checkpoint_name`
 # Their derivative is a sum, which is added up wide.
 _SPREADS = ForeignNames("gather pvary@jax>=0.6.2 pbroadcast")
 # Calls that take other jaxprs than they were traced with.
@@ -120,21 +119,19 @@ class ByPlan(Propagation[PlannedType]):
     # Values
 
     def constant(self, var, array):
-        written = PlannedType(dtype_or_none(var.aval))
+        dtype = dtype_or_none(var.aval)
         # A tracer has no numbers to look at, and an array of several hosts not all of them.
         if isinstance(array, Tracer) or not is_floating(var.aval):
-            return written
+            return PlannedType(dtype)
         if not getattr(array, "is_fully_addressable", True):
-            return written
+            return PlannedType(dtype)
         # Of an array, its greatest finite number counts.
-        numbers = np.abs(np.asarray(array, written.dtype))
-        is_finite = np.isfinite(numbers)
-        greatest = np.max(numbers, initial=0, where=is_finite)
+        numbers = np.abs(np.asarray(array, dtype))
+        greatest = np.max(numbers, initial=0, where=np.isfinite(numbers))
         with np.errstate(all="ignore"):
             narrow = np.asarray(greatest).astype(self._plan.narrow)
-        if greatest == 0 or 0 < narrow < np.inf:
-            return written
-        return written._replace(reasons=frozenset([_LOST]))
+        is_lost = greatest > 0 and narrow in (0, np.inf)
+        return PlannedType(dtype, frozenset([_LOST] if is_lost else []))
 
     def crossing(self, value, aval):
         if self._plan.default == ALL:
@@ -175,8 +172,7 @@ class ByPlan(Propagation[PlannedType]):
         if node.name not in PLAIN_CALLS and node.name not in OWN_RULES:
             return self._as_written(node, values)
         self.call_operands[node.number] = values
-        body = node.inner[0]
-        results = self.inside(body, values)
+        results = self.inside(node.inner[0], values)
         if any(node.eqn.params.get("donated_invars", ())):
             # A buffer that is donated has room for a result of its own dtype.
             results = _widest_of_each(results, node.eqn.outvars)
@@ -242,9 +238,7 @@ class ByPlan(Propagation[PlannedType]):
         # A narrow dtype cannot count: bfloat16 has no 257.
         if node.name == "iota" or not kinds.isdisjoint(["complex", None]):
             return self._as_written
-        is_named = node.name in _CHECKPOINT_NAMES
-        moves = is_named or primitives.moves(eqn, operands, results)
-        if not operands or not moves:
+        if not operands or not primitives.moves(eqn, operands, results):
             return self._plain
         # `jax.export` has symbolic sizes, which can be equal, but have no order.
         is_larger = eqn.outvars[0].aval.size != eqn.invars[0].aval.size

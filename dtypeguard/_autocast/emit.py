@@ -21,7 +21,7 @@ from .._numbers.nodes import WITHOUT_BLOCKS, rule_of
 from .._numbers.program import number_nodes
 from .._program.aligned import NO_TRACES, SecondTraces
 from .._program.jaxprs import Variable, manual_axes, open_jaxpr, split_operands
-from .._program.program import CLOSED, Block, Node
+from .._program.program import CLOSED, WHILE, Block, Node
 from .._program.walk import Walk
 from .decide import (
     DECIDED,
@@ -45,6 +45,7 @@ from .products import Product, multiply
 
 # Of these XLA may leave out the rounding on one side.
 _BILINEAR = ("dot_general", "conv_general_dilated")
+_WITHOUT_BLOCKS = WITHOUT_BLOCKS | {CLOSED}
 _COMPARING = frozenset(["eq", "ne", "max", "min", "reduce_max", "reduce_min"])
 # A long process may call a function with ever new shapes.
 _MOST_EMITTED = 2000
@@ -100,8 +101,8 @@ def _note_rules(block: Block) -> None:
     for node in block.nodes:
         if node.rule != CLOSED:
             node.rule = rule_of(node, is_fixed=False, formats=FORMATS)
-            if node.rule in WITHOUT_BLOCKS:
-                node.inner = ()
+        if node.rule in _WITHOUT_BLOCKS:
+            node.inner = ()
         for inner in node.inner:
             _note_rules(inner)
     block.drop_unused()
@@ -217,20 +218,19 @@ class Emission(Walk[Leaf]):
         return bind(node.eqn, values, params)
 
     def visit_scan(self, node, values):
-        _, shared, carry, scanned = split_operands(node.eqn, values)
-        # The cotangents of what the turns share are added up.
-        shared = _all_wide_but_rounded(node.eqn.invars, shared)
+        of_condition, shared, carry, scanned = split_operands(node.eqn, values)
         carry = self._settled(node, node.eqn.outvars, carry)
-        operands = [*shared, *carry, *scanned]
-        return self._with_body(node, operands)
+        params: dict[str, Jaxpr] = {}
+        if node.rule == WHILE:
+            operands = [*of_condition, *carry]
+            params["cond_jaxpr"] = self._inner_jaxpr(node, node.inner[1], operands)
+        else:
+            # The cotangents of what the turns share are added up.
+            shared = _all_wide_but_rounded(node.eqn.invars, shared)
+        operands = [*of_condition, *shared, *carry, *scanned]
+        return self._with_body(node, operands, **params)
 
-    def visit_while(self, node, values):
-        of_condition, shared, carry, _ = split_operands(node.eqn, values)
-        carry = self._settled(node, node.eqn.outvars, carry)
-        operands = [*of_condition, *carry]
-        condition = self._inner_jaxpr(node, node.inner[1], operands)
-        values = [*of_condition, *shared, *carry]
-        return self._with_body(node, values, cond_jaxpr=condition)
+    visit_while = visit_scan
 
     def _with_body(self, node: Node, values: Sequence[Leaf], **params: Jaxpr) -> list[Leaf]:
         """Binds an equation with what its first block emits, and with other parameters."""

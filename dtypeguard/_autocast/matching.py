@@ -93,8 +93,8 @@ class PlanUse:
             matching = [entry for entry in self.plan.entries if matches(entry, line)]
             self._matched.update(matching)
             # An entry of an expression is an exception from that of its function.
-            entry = max(matching, key=_precision_of_entry, default=None)
-            self._entry_of_line[line] = entry
+            matching.sort(key=lambda entry: (bool(entry.expression), len(str(entry))))
+            self._entry_of_line[line] = matching[-1] if matching else None
         return self._entry_of_line[line]
 
     def check(self) -> None:
@@ -111,7 +111,7 @@ class PlanUse:
             row = f"  {entry}"
             # Even a poor match shows how lines of this program are named.
             names = self._names_like(entry)
-            for name in difflib.get_close_matches(str(entry), names, 1, 0.0):
+            for name in difflib.get_close_matches(str(entry), names, 1, 0.1):
                 row += f': the nearest there is "{name}"'
             rows.append(row)
         if rows:
@@ -121,18 +121,11 @@ class PlanUse:
 
     def _names_like(self, entry: PlanEntry) -> list[str]:
         """Returns the lines of the program, named as an entry names one."""
+        unnamed = {name: "" for name in ("expression", "scope") if not vars(entry)[name]}
         names: set[str] = set()
         for line in self._entry_of_line:
-            expression = line.expression if entry.expression else ""
-            scope = line.scope if entry.scope else ""
-            if line.place:
-                named_alike = PlanEntry(line.place, expression, scope)
-                names.add(str(named_alike))
+            names.add(str(dataclasses.replace(line, **unnamed)))
         return sorted(names)
-
-
-def _precision_of_entry(entry: PlanEntry) -> tuple[bool, int]:
-    return bool(entry.expression), len(str(entry))
 
 
 def matches(entry: PlanEntry, line: PlanEntry) -> bool:

@@ -16,7 +16,7 @@ _MOVES = ForeignNames(
     "dynamic_slice gather concatenate pad select_n neg max min reduce_max reduce_min clamp "
     "split@jax>=0.5 dynamic_update_slice real imag reduce_window_max reduce_window_min "
     "cummax cummin all_gather all_to_all ppermute pmax pmin pvary@jax>=0.6.2 pbroadcast "
-    "unstack@jax>=0.10 stack@jax>=0.10 tile@jax>=0.7 sort top_k "
+    "unstack@jax>=0.10 stack@jax>=0.10 tile@jax>=0.7 sort top_k name "
     "floor ceil round select_if_vmap maybe_set nonbatchable"  # these three are Equinox's
 )
 _MOVE_REALS = ForeignNames("abs sign")

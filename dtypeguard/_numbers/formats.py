@@ -177,18 +177,12 @@ class Formats(NamedTuple):
 
     def widened(self, dtype: DType) -> DType:
         """Returns the dtype of the same value where it is wide."""
-        if self.is_own:
+        if self.is_own or not 0 < bits(dtype) < bits(self.wide):
             return dtype
-        if kind(dtype) == "float" and dtype.itemsize < self.wide.itemsize:
-            return self.wide
-        if kind(dtype) == "complex" and self.wide == np.float64:
-            return np.dtype("complex128")
-        return dtype
+        return self.wide if kind(dtype) == "float" else np.dtype("complex128")
 
     def rounds(self, dtype: DType) -> bool:
         """Returns whether a value of this dtype is narrower as written than wide."""
-        if kind(dtype) not in ("float", "complex"):
-            return False
         return self.widened(dtype) != self.written(dtype)
 
     def algorithm(self, eqn: Equation, is_wide: bool) -> Algorithm | None:

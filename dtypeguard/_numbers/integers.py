@@ -5,6 +5,7 @@ finds the equations to look at, but for those of whose results only bits are tak
 results are computed beside the run, in float64: what wraps is off by a power of two.
 """
 
+import collections
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -43,6 +44,18 @@ _TAKE_BITS = ForeignNames(
 )
 # The results of these are hashed numbers.
 _MAKE_BITS = ForeignNames("xor not shift_left shift_right_logical shift_right_arithmetic")
+
+# The operands whose numbers are in the result: all, unless some are indices, or tell which
+# of the others to take.
+_OF_NUMBERS = collections.defaultdict(
+    lambda: slice(None),
+    gather=slice(1),
+    dynamic_slice=slice(1),
+    dynamic_update_slice=slice(2),
+    select_n=slice(1, None),
+)
+for _name in primitives.IN_PLACE:
+    _OF_NUMBERS[_name] = slice(0, 3, 2)
 
 # The numbers of equations.
 _Numbers = frozenset[int]
@@ -143,9 +156,7 @@ class _Flow(Graph):
             return self.same_as(value)
         if not _passes(equation):
             return ()
-        inputs = equation.inputs
-        places = _places_of_numbers(equation.primitive, len(inputs))
-        return [inputs[place] for place in places]
+        return equation.inputs[_OF_NUMBERS[equation.primitive]]
 
     def numbers_behind(self, values: Iterable[int]) -> _Numbers:
         """Returns the equations whose results are in some values."""
@@ -200,21 +211,6 @@ def _is_integer(value: Aval) -> bool:
     return value_kind(value) in ("int", "uint")
 
 
-def _places_of_numbers(name: str, count: int) -> Sequence[int]:
-    """Returns the places of the operands, of so many, whose numbers are in the result."""
-    places = range(count)
-    # The others are indices.
-    if name in ("gather", "dynamic_slice"):
-        return places[:1]
-    if name == "dynamic_update_slice":
-        return places[:2]
-    if name in primitives.IN_PLACE:
-        return (0, 2)
-    if name == "select_n":  # the first tells which of the others to take
-        return places[1:]
-    return places
-
-
 # What is noted of each: how many numbers do not fit, and the one furthest out of range (0
 # if none of them is a number).
 COUNT, FURTHEST = range(2)
@@ -226,8 +222,9 @@ def _fit(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
         exact, is_wrong = _compared_exactly(node, operands, result)
         is_number = ~jnp.isnan(exact)
         numbers = jnp.where(is_wrong & is_number, exact, 0.0)
-        numbers = jnp.append(numbers, 0.0)  # of an array without elements as well
-        furthest = numbers[jnp.argmax(jnp.abs(numbers))]
+        greatest = jnp.max(numbers, initial=0)
+        least = jnp.min(numbers, initial=0)
+        furthest = jnp.where(greatest >= -least, greatest, least)
         count = jnp.sum(is_wrong, dtype=np.float64)
         # In float32, which a loop can carry with x64 off.
         return jnp.stack([count, furthest]).astype(np.float32)
@@ -244,12 +241,9 @@ def _compared_exactly(
     node: Node, operands: Sequence[Leaf], result: Leaf
 ) -> tuple[Leaf, Leaf]:
     """Returns the exact result of an equation in float64, and which numbers do not fit."""
-    numbers = _places_of_numbers(node.name, len(operands))
-    wide_operands = []
-    for place, operand in enumerate(operands):
-        if place in numbers:
-            operand = lax.convert_element_type(operand, np.float64)
-        wide_operands.append(operand)
+    wide_operands = list(operands)
+    for place in range(len(operands))[_OF_NUMBERS[node.name]]:
+        wide_operands[place] = lax.convert_element_type(operands[place], np.float64)
     if node.name == "convert_element_type":
         exact = jnp.trunc(wide_operands[0])
     else:

@@ -51,10 +51,7 @@ class Inputs(NamedTuple):
         errors = []
         for output, exact, size in zip(outputs, self.exact, self.sizes):
             output = output.astype(exact.dtype)
-            error = distance(output, exact) / size
-            if math.isnan(error):
-                error = math.inf
-            errors.append(error)
+            errors.append(distance(output, exact) / size)
         return errors
 
     def off(self, outputs: Sequence[Leaf]) -> float:
@@ -173,14 +170,15 @@ class Measures:
         if arrays is None:
             arrays = self.arrays
         try:
-            if is_compiled and self.program.size > _FEW_EQUATIONS:
-                return run(self.program, plan, arrays, probes, is_compiled=True)
-            self.before_run()
-            return run(self.program, plan, arrays, probes, **options)
+            is_compiled &= self.program.size > _FEW_EQUATIONS
+            if not is_compiled:
+                self.before_run()
+            return run(
+                self.program, plan, arrays, probes, is_compiled=is_compiled, **options
+            )
         except RAISED_BY_CHECKS:
             # Only all of it wide has to run.
-            is_all_wide = bool((plan.entries == WIDE).all())
-            if is_all_wide or self.program.formats.narrow is None:
+            if (plan.entries == WIDE).all() or self.program.formats.narrow is None:
                 raise
             # It counts as lost, and the report says so.
             self.raises = True
@@ -252,14 +250,12 @@ class Measures:
         causes next to nothing alone has none. Where the error is not finite, they are as
         the squares of what lines cause alone, and known once all lines are measured.
         """
+        numbers = range(self.lines)
         if not self.total:
-            for number in range(self.lines):
+            for number in numbers:
                 self.shares[number] = 0.0
             return
-        reached = []
-        for number in range(self.lines):
-            if frozenset([number]) in self._errors:
-                reached.append(number)
+        reached = [number for number in numbers if frozenset([number]) in self._errors]
         errors = [self.alone(number) for number in reached]
         if not np.isfinite([self.total, *errors]).all():
             # A line to come may cause all of it, and these next to nothing.

@@ -65,7 +65,7 @@ def beside_trace(
         arrays: what it is traced with.
         dtypes: the dtypes of these, with those of the second trace.
     """
-    if all(dtype_of(array) not in dtypes for array in arrays):
+    if dtypes.keys().isdisjoint(map(dtype_of, arrays)):
         return Alignment(program, program)  # the second trace would be equal
     avals = [_argument_in(dtypes, array) for array in arrays]
     try:

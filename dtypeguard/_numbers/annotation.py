@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from .._leaves.dtypes import bits, kind
-from .._leaves.types import Aval, Equation, Jaxpr
+from .._leaves.types import Equation, Jaxpr
 from .._program.aligned import SecondTraces
 from .._program.jaxprs import Stack, Variable, open_jaxpr, value_kind
-from .._program.program import Block, Node
+from .._program.program import Node
 from .._program.walk import Walk
 from .._tracebacks.written import Written
 from . import primitives
@@ -38,24 +38,9 @@ class Annotation(Walk[_Known]):
         leave_out: is told of an equation that has no wide form.
     """
 
-    def __init__(
-        self,
-        formats: Formats,
-        leave_out: Callable[[Stack], None],
-    ):
+    def __init__(self, formats: Formats, leave_out: Callable[[Stack], None]):
         self._formats = formats
         self._leave_out = leave_out
-
-    def annotate(self, block: Block, avals: Sequence[Aval]) -> None:
-        """Notes it in a whole program.
-
-        Args:
-            block: the program.
-            avals: its arguments.
-        """
-        # The first line stands for arguments that are rounded.
-        is_fixed = self._formats.narrow is None
-        self.block(block, [is_fixed for _ in avals])
 
     def constant(self, var, array):
         # What a function closes over was rounded, if at all, before the program began.

@@ -18,29 +18,31 @@ from .._leaves.arguments import shown
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Equation, Leaf
 from .._program.jaxprs import PRODUCTS
-from .evaluate import evaluate, round_to
+from .evaluate import evaluate
 
 
 class Algorithm(NamedTuple):
     """How a product of float32 operands is computed.
 
     Attributes:
-        dtype: the name of the format of the parts; None if operands are not rounded.
+        name: of the format of the parts.
+        digits: the binary digits of each part behind the first.
         parts: of how many parts an operand is the sum. Products are made of those whose
             numbers, from 0 for the greatest part on, add up to less than this.
     """
 
-    dtype: str | None = None
+    name: str
+    digits: int
     parts: int = 1
 
     def split(self, operand: Leaf) -> list[Leaf]:
         """Returns the parts of an operand, the greatest first."""
-        if self.dtype is None or operand.dtype != _SINGLE:
+        if operand.dtype != _SINGLE:
             return [operand]
         parts = []
         rest = operand
         for _ in range(self.parts):
-            part = self._rounded(rest)
+            part = lax.reduce_precision(rest, 8, self.digits)
             parts.append(part)
             rest = rest - part
             # Infinity less infinity would make the other parts NaN.
@@ -48,16 +50,11 @@ class Algorithm(NamedTuple):
             rest = jnp.where(is_finite, rest, jnp.zeros_like(rest))
         return parts
 
-    def _rounded(self, x: Leaf) -> Leaf:
-        if self.dtype == "tensorfloat32":
-            return lax.reduce_precision(x, 8, 10)
-        return round_to(x, jnp.dtype(self.dtype))
 
-
-IEEE_FLOAT32 = Algorithm()
-_ONE_PASS = Algorithm("bfloat16")
-_THREE_PASSES = Algorithm("bfloat16", 2)
-_TENSORFLOAT32 = Algorithm("tensorfloat32")
+IEEE_FLOAT32 = Algorithm("float32", 23)
+_ONE_PASS = Algorithm("bfloat16", 7)
+_THREE_PASSES = Algorithm("bfloat16", 7, parts=2)
+_TENSORFLOAT32 = Algorithm("TF32", 10)
 _SINGLE = np.dtype("float32")
 
 
@@ -94,9 +91,7 @@ class Products(NamedTuple):
     @property
     def begin(self) -> str:
         """How a sentence on it begins."""
-        format = self.default.dtype or "float32"
-        if self.default == _TENSORFLOAT32:
-            format = "TF32"
+        format = self.default.name
         # A device is named as such, since its matrix units decide.
         if self.name in DEVICES:
             return f"as on {DEVICES[self.name]} ({format} products)"

@@ -57,8 +57,10 @@ class NumericProgram:
         if formats.narrow is not None:
             self._note_inputs()
         self.block = Block(jaxpr, traces=traces)
+        # Without `narrow` they are fixed, so that what is drawn with them is a sample.
+        is_fixed = formats.narrow is None
         annotation = Annotation(formats, self.leave_out)
-        annotation.annotate(self.block, jaxpr.in_avals)
+        annotation.block(self.block, [is_fixed for _ in jaxpr.in_avals])
         self.size = number_nodes(self.block)
         self.while_loops: list[Node] = []
         for node in self.block.all_nodes():
@@ -101,7 +103,7 @@ class NumericProgram:
         if algorithm is not None:
             # A device rounds the operands, so the dtype of the result says nothing.
             line.has_asked |= node.eqn.params.get("precision") is not None
-            line.note(node.stack, str(algorithm.dtype))
+            line.note(node.stack, algorithm.name)
             return
         for result in results:
             if is_inexact(result):

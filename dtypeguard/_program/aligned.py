@@ -7,7 +7,7 @@ source asks for.
 
 import collections
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -170,8 +170,8 @@ class Alignment:
                 continue
             for eqn, partner in zip(steps, second_steps):
                 self._partners[id(eqn)] = partner
-                operands = trace.uses(eqn.invars)
-                second_operands = second_trace.uses(partner.invars)
+                operands = map(trace.use, eqn.invars)
+                second_operands = map(second_trace.use, partner.invars)
                 self._compare(eqn, operands, second_operands)
                 inner_jaxprs = _inner_jaxprs(eqn)
                 # Most equations have none, and each has many parameters to look through.
@@ -179,14 +179,17 @@ class Alignment:
                     pairs = zip(inner_jaxprs, _inner_jaxprs(partner))
                     for inner, second_inner in pairs:
                         self._align(inner, second_inner)
-        outputs = trace.uses(jaxpr.outvars)
-        second_outputs = second_trace.uses(open_jaxpr(second).outvars)
+        second_variables = open_jaxpr(second).outvars
         # A function may return another tree for other dtypes.
-        if len(outputs) == len(second_outputs):
-            self._compare(jaxpr, outputs, second_outputs)
+        if len(jaxpr.outvars) == len(second_variables):
+            outputs = map(trace.use, jaxpr.outvars)
+            self._compare(jaxpr, outputs, map(second_trace.use, second_variables))
 
     def _compare(
-        self, user: Equation | Jaxpr, uses: "list[_Use]", second_uses: "list[_Use]"
+        self,
+        user: Equation | Jaxpr,
+        uses: "Iterable[_Use]",
+        second_uses: "Iterable[_Use]",
     ) -> None:
         """Compares what an equation, or the caller of a jaxpr, gets in the two traces."""
         for place, (use, second) in enumerate(zip(uses, second_uses)):
@@ -273,11 +276,8 @@ class _Trace:
         arrays = getattr(jaxpr, "consts", ())
         self._constants = dict(zip(opened.constvars, arrays))
 
-    def uses(self, variables: Sequence[Variable]) -> list[_Use]:
-        """Returns variables with where their values come from."""
-        return [self._use(var) for var in variables]
-
-    def _use(self, var: Variable) -> _Use:
+    def use(self, var: Variable) -> _Use:
+        """Returns a variable with where its value comes from."""
         root = var
         casts = []
         while not is_literal(root) and root in self._casts:

@@ -322,8 +322,9 @@ def _as_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> Remedy:
     argument = leaf.argument
     is_for_call = _is_made_for_it(leaf, dtype)
     line = ""
-    is_unwritten = leaf.is_in_unwritten_container or argument is NO_ARGUMENT
-    if is_for_call or is_installed(site.file) or is_unwritten:
+    if leaf.is_in_unwritten_container:
+        line = users_line(leaf.why.root)  # its other uses in the call are refused as well
+    elif is_for_call or is_installed(site.file) or argument is NO_ARGUMENT:
         line = leaf.made_at
     if not line:  # the call may take several lines
         line = line_text(site.file, getattr(argument.source, "lineno", site.line))

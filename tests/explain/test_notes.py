@@ -430,10 +430,8 @@ def an_option_that_a_later_line_halves(fixed):
 
 @noted("argument")
 def what_an_associative_scan_combines(fixed):
-    def combine(x, y):
-        total = x + y * SCALE  # first
-        return total.astype("bfloat16") if fixed else total
-
+    scale = jnp.asarray(2, BF16 if fixed else F32)  # first
+    combine = lambda x, y: x + y * scale
     return lax.associative_scan(combine, HALF)
 
 

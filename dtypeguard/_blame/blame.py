@@ -39,37 +39,43 @@ class Region:
         self.matches = matches
 
     def has(self, value: int) -> bool:
-        """Returns whether a value has the property."""
-        return self.matches(self.graph.avals[value])
+        """Returns whether a value imposes the property: a Python number does not."""
+        aval = self.graph.avals[value]
+        if is_weak(aval) and value in self.graph.constants:
+            return False
+        return self.matches(aval)
 
     def forcing_operands(self, equation: Equation) -> list[int]:
-        """Returns the operands that impose the property: a Python number does not."""
-        operands = [value for value in equation.inputs if self.has(value)]
-        weak = {value for value in operands if is_weak(self.graph.avals[value])}
-        numbers = weak & self.graph.constants.keys()
-        return [value for value in operands if value not in numbers]
+        """Returns the operands that impose the property."""
+        return [value for value in equation.inputs if self.has(value)]
 
     def sources(self, value: int) -> Sequence[int]:
         """Returns the values from which a value may have the property."""
         equation = self.graph.made_by.get(value)
         if equation is None:
-            return self.graph.same.get(value, ())
+            return self.graph.same_as(value)
         return self.forcing_operands(equation)
 
     def walk(self, starts: Sequence[int]) -> Iterator[int]:
         """Yields the values of the region behind some, nearest first."""
         return self.graph.behind(starts, self.sources)
 
-    def narrow_operands(self, value: int) -> list[int]:
-        """Returns the operands without the property, where an equation introduces it."""
+    def narrow_kinds(self, value: int, leaves: int) -> set[str | None]:
+        """Returns the kinds of the operands to which an equation gives the property.
+
+        Args:
+            value: its result.
+            leaves: the inputs that count, with what depends on them, as bits.
+        """
         equation = self.graph.made_by.get(value)
-        if equation is None:
-            return []
-        # It converts its operands by equations of their own.
-        if self.forcing_operands(equation):
-            return []
-        computed = [x for x in equation.inputs if x not in self.graph.constants]
-        return [source for source in computed if not self.has(source)]
+        # With an operand of the property it converts the others by equations of their own.
+        if equation is None or self.forcing_operands(equation):
+            return set()
+        kinds = set()
+        for operand in equation.inputs:
+            if self.graph.dependencies(operand) & leaves:
+                kinds.add(kind_of(self.graph, operand))
+        return kinds
 
     def partners(self, promoted: int, walked: Sequence[int]) -> Sequence[int]:
         """Returns the operands that forced a promotion, where its value meets them.
@@ -87,8 +93,10 @@ class Region:
             if equation is None:  # it crosses the boundary of a call
                 reshaped.add(value)
                 continue
-            others = [x for x in self.forcing_operands(equation) if x not in reshaped]
-            partners = [x for x in others if not self.is_implicit_cast(x)]
+            partners = []
+            for operand in self.forcing_operands(equation):
+                if operand not in reshaped and not self.is_implicit_cast(operand):
+                    partners.append(operand)
             if partners:
                 return partners
             if equation.primitive in SHAPES:
@@ -167,22 +175,20 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
     kinds = {kind_of(graph, value) for value in inputs}
     walked: list[int] = []
     promoted = 0
+    replacement = None
     for value in region.walk([output]):
         walked.append(value)
-        operands = region.narrow_operands(value)
-        of_leaf = [x for x in operands if graph.dependencies(x) & leaves]
-        kinds_of_operands = {kind_of(graph, operand) for operand in of_leaf}
-        # A mask or a count of the leaf is to blame only if nothing else is.
-        is_alike = not kinds.isdisjoint(kinds_of_operands)
-        if is_alike or (kinds_of_operands and not promoted):
+        replacement = replacement or graph.made_by.get(value)
+        kinds_of_operands = region.narrow_kinds(value, leaves)
+        if not kinds.isdisjoint(kinds_of_operands):
             promoted = len(walked)
-        if is_alike:
             break
+        # A mask or a count of the leaf is to blame only if nothing else is.
+        if kinds_of_operands and not promoted:
+            promoted = len(walked)
     if promoted:
         return _blame_of_promotion(region, walked[:promoted])
     # The output no longer depends on the leaf: something replaced it.
-    equations = [graph.made_by[value] for value in walked if value in graph.made_by]
-    replacement = equations[0] if equations else None
     root = region.root([output])
     cause = None if root.cause is replacement else root.cause
     return Blame(replacement, cause, root.operand)

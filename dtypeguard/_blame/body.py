@@ -111,9 +111,7 @@ class Body:
         def beyond(value: int) -> Why:
             if value not in graph.inputs:
                 return beyond_graph(value)
-            if value not in first_leaves:
-                return Why()
-            leaf = first_leaves[value]
+            leaf = first_leaves.get(value)
             return Why(of_leaf(leaf, names_by_value.get(value, "")))
 
         # A loop takes weak leaves for strong ones.

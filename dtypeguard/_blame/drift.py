@@ -10,7 +10,7 @@ from jax import tree_util
 
 from .._carry.split import SplitTree
 from .._guard.policy import dtype_of_update
-from .._leaves.dtypes import broadcasts, dtype_of, is_weak
+from .._leaves.dtypes import broadcasts, is_weak
 from .._leaves.key_path import KeyPath, TreeName, key_paths, path_text
 from .._leaves.leaf_change import LeafChange, tree_changes
 from .._leaves.leaf_type import LeafType, type_or_class
@@ -166,15 +166,14 @@ def changes_of_structure(
     """Returns the leaves that one of two trees lacks, or has as a constant."""
     if before.treedef != after.treedef:
         return tree_changes(name, before.tree, after.tree)
-    old_leaves = dict(zip(before.key_paths, before.arrays))
-    new_leaves = dict(zip(after.key_paths, after.arrays))
+    old_types = dict(zip(before.key_paths, map(type_or_class, before.arrays)))
+    new_types = dict(zip(after.key_paths, map(type_or_class, after.arrays)))
     changes = []
     for path in key_paths(before.tree):
-        types = []
-        for leaves in (old_leaves, new_leaves):
-            types.append(type_or_class(leaves[path]) if path in leaves else _CONSTANT)
-        if (path in old_leaves) != (path in new_leaves):
-            changes.append(LeafChange((TreeName(name), *path), *types))
+        if (path in old_types) != (path in new_types):
+            old = old_types.get(path, _CONSTANT)
+            new = new_types.get(path, _CONSTANT)
+            changes.append(LeafChange((TreeName(name), *path), old, new))
     return changes
 
 
@@ -242,10 +241,9 @@ def _changes_of_updates(program: Program) -> Sequence[LeafChange]:
 
 def _promotes(param: Aval, update: Aval) -> bool:
     """Returns whether `p + u` has another dtype than the param."""
-    if dtype_of(param) is None or dtype_of(update) is None:
-        return False
     try:
         with jax.numpy_dtype_promotion("standard"):
-            return jax.eval_shape(jnp.add, param, update).dtype != param.dtype
+            total = jax.eval_shape(jnp.add, param, update)
     except (TypeError, ValueError):  # 8-bit floats promote with nothing: p + u fails
         return True
+    return total.dtype != param.dtype

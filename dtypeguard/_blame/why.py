@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 from jax.core import Tracer
 
-from .._leaves.dtypes import is_array, is_python_number, is_weak, kind
+from .._leaves.dtypes import is_array, is_weak, kind
 from .._leaves.types import Aval, Leaf
 from .._program.graph import Equation, Graph
 from .._program.trace import Program
@@ -114,8 +114,6 @@ def of_weak_leaf(program: Program, number: int) -> Why:
             return Why(line)
     leaves = [leaf for tree in program.carried for leaf in tree.arrays]
     leaf = leaves[number]
-    if is_python_number(leaf):
-        return Why(of_number("", leaf))
     return Why(recorded(leaf).root or line_of_tracer(leaf))
 
 

@@ -127,19 +127,21 @@ class Monitored:
         release([frame])
 
     def _on_start(self, code: CodeType, instruction: int) -> object:
+        frame = sys._getframe(1)
         if code.co_qualname in TRACED:
-            self._record(self.recorder.on_trace_end, sys._getframe(1))
+            self._record(self.recorder.on_trace_end, frame)
             return None
         if not is_recorded(code.co_filename):
             return _monitoring.DISABLE
         self._watch(code, self._users_events)
-        self._record(self.recorder.on_call, sys._getframe(1))
+        self._record(self.recorder.on_call, frame)
         return self._again(code, instruction)
 
     def _on_line(self, code: CodeType, line: int) -> object:
+        frame = sys._getframe(1)
         answer = self._again(code, line)
         is_last = answer is not None
-        self._record(self.recorder.on_line, sys._getframe(1), is_last)
+        self._record(self.recorder.on_line, frame, is_last)
         return answer
 
     def _on_return(self, code: CodeType, instruction: int, value: object) -> object:

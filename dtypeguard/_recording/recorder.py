@@ -94,7 +94,8 @@ class Recorder:
 
     def record_of(self, value: Any) -> ValueRecord | None:
         """Returns how an array or a variable of a jaxpr came to be."""
-        referent, record = self._records.get(id(value), (None, None))
+        key = id(value)
+        referent, record = self._records.get(key, (None, None))
         if type(referent) is weakref.ref:
             referent = referent()
         # What is gone may have had the same identity.
@@ -125,7 +126,8 @@ class Recorder:
 
     def on_call(self, frame: FrameType) -> None:
         """Links the numbers and tracers that a function is given to their lines."""
-        self._running.pop(_key(frame), None)
+        key = _key(frame)
+        self._running.pop(key, None)
         arguments = _arguments(frame)
         caller = _users_caller(frame)
         line = self._running_line(caller)
@@ -174,7 +176,8 @@ class Recorder:
         """Records what a function of the user's returns or yields, and who gets it."""
         self.on_line(frame)
         self.on_result(frame, value)
-        del self._running[_key(frame)]
+        key = _key(frame)
+        del self._running[key]
         caller = _users_caller(frame)
         line = self._running_line(caller)
         reads = self._reads_of(value)
@@ -194,7 +197,8 @@ class Recorder:
             if type(leaf) is not int:  # a count, of which the line that keeps it is known
                 leaves.append((name, leaf))
         self._add_leaves(leaves, line)
-        line.read += self._reads_of(value)[:_MOST_RETURNED]
+        reads = self._reads_of(value)
+        line.read += reads[:_MOST_RETURNED]
 
     def _running_line(self, frame: FrameType) -> _RunningLine:
         """Returns the line at which a function is; an empty one without."""
@@ -217,7 +221,9 @@ class Recorder:
 
     def _source(self, name: str, leaf: Leaf) -> ValueRecord | None:
         """Returns how an array or a number came to be."""
-        return self.record_of(leaf) or self.record_of_number(name, leaf)
+        if is_number(leaf):
+            return self.record_of_number(name, leaf)
+        return self.record_of(leaf)
 
     # Lines
 
@@ -233,7 +239,8 @@ class Recorder:
             self._after_line(frame, before)
         number = frame.f_lineno
         words = words_at(frame.f_code, number)
-        line = _RunningLine(number, words, _frames(frame, number))
+        frames = _frames(frame, number)
+        line = _RunningLine(number, words, frames)
         # What lines do that are not seen would be taken for what this one does.
         if is_last:
             line.number = 0
@@ -300,7 +307,11 @@ class Recorder:
 
     def _add_weakly(self, value: object, record: ValueRecord) -> None:
         key = id(value)
-        reference = weakref.ref(value, lambda _: self._records.pop(key, None))
+
+        def forget(_: object) -> None:
+            self._records.pop(key, None)
+
+        reference = weakref.ref(value, forget)
         self._records[key] = reference, record
 
     def _add_objects(self, value: Any, frames: Frames) -> None:

@@ -5,9 +5,8 @@ import functools
 from collections.abc import Sequence
 from operator import attrgetter
 
-from .._leaves.compat import x64_enabled
 from .._source.origin import Frame, Why, origin_of_frames
-from .values import ValueType
+from .values import ValueType, names_in_jax
 
 _NUMPY_KINDS = {int: "iu", float: "f", complex: "c"}
 
@@ -34,7 +33,9 @@ class ValueRecord:
     @property
     def line(self) -> Frame | None:
         """The line of the value; None for a value without a line."""
-        return self.frames[0] if self.frames else None
+        if not self.frames:
+            return None
+        return self.frames[0]
 
     @functools.cached_property
     def steps(self) -> "Sequence[ValueRecord]":
@@ -46,7 +47,9 @@ class ValueRecord:
         first_lines = set()
         for source in self.sources:
             steps = source.steps
-            first_line = steps[-1].line if steps else None
+            first_line = None
+            if steps:
+                first_line = steps[-1].line
             first_lines.add(first_line)
             longest = max(longest, steps, key=len)
         if len(first_lines) != 1:
@@ -58,11 +61,13 @@ class ValueRecord:
     def why(self) -> Why:
         """Returns the line that gave the value its type, and the line to edit."""
         if not self.steps:
-            return Why(is_earlier=not (self.frames or self.sources))
+            is_earlier = not self.frames and not self.sources
+            return Why(is_earlier=is_earlier)
         # The nearest line that promotes is the one to cast at.
         promotion = max(self.steps, key=attrgetter("is_promoted"))
+        first = self.steps[-1]
         origin = origin_of_frames(promotion.frames)
-        cause = origin_of_frames(self.steps[-1].frames)
+        cause = origin_of_frames(first.frames)
         if cause == origin:
             cause = None
         return Why(origin, cause, is_promoted=promotion.is_promoted)
@@ -72,7 +77,7 @@ class ValueRecord:
         kinds = _NUMPY_KINDS.get(self.type.dtype)
         if kinds is not None:
             return array_type.dtype.kind in kinds
-        types = [str(self.type.dtype)]
-        if not x64_enabled():  # JAX halves what NumPy has in 64 bits
-            types.append(types[0].replace("64", "32"))
-        return self.type.is_weak == array_type.is_weak and str(array_type.dtype) in types
+        if self.type.is_weak != array_type.is_weak:
+            return False
+        names = names_in_jax(self.type.dtype)
+        return str(array_type.dtype) in names

@@ -8,6 +8,7 @@ from operator import itemgetter
 from types import FrameType
 from typing import Any, NamedTuple
 
+from .._leaves.compat import x64_enabled
 from .._leaves.types import Leaf, PyTree
 from .._source.inert import fields_of, is_a, items_of, package_of, variables_of
 from .._source.origin import callers, release
@@ -30,9 +31,20 @@ class ValueType(NamedTuple):
 
 def value_type(value: Leaf) -> ValueType:
     """Returns the type of an array or of a Python number."""
-    dtype = getattr(value, "dtype", type(value))
-    is_weak = getattr(value, "weak_type", is_number(value))
-    return ValueType(dtype, is_weak)
+    if is_number(value):
+        return ValueType(type(value), is_weak=True)
+    is_weak = getattr(value, "weak_type", False)
+    return ValueType(value.dtype, is_weak)
+
+
+def names_in_jax(dtype: object) -> set[str]:
+    """Returns the names that arrays of JAX may have for the dtype of an array."""
+    name = str(dtype)
+    names = {name}
+    if not x64_enabled():  # JAX halves what NumPy has in 64 bits
+        half = name.replace("64", "32")
+        names.add(half)
+    return names
 
 
 def is_concrete(value: object) -> bool:
@@ -44,7 +56,8 @@ def is_concrete(value: object) -> bool:
 
 def is_tracer(value: object) -> bool:
     """Returns whether an array is a tracer."""
-    return is_concrete(value) and hasattr(type(value), "_trace")
+    kind = type(value)
+    return is_concrete(value) and hasattr(kind, "_trace")
 
 
 def is_number(value: object) -> bool:
@@ -109,12 +122,10 @@ def leaves_given_to_jax(
         if is_caller(caller.f_code.co_filename):
             break
         for leaves in _flat_variables(caller):
-            # Numbers that are static may stand among them.
-            arrays = [leaf for leaf in leaves if is_concrete(leaf)]
-            for candidates in (leaves, arrays):
-                last = candidates[-len(tracers) :]
-                if _may_stand_for_all(tracers, last):
-                    outermost = last
+            # Static arguments may stand before them.
+            last = leaves[-len(tracers) :]
+            if _may_stand_for_all(tracers, last):
+                outermost = last
         release([caller])
     return outermost
 
@@ -140,8 +151,7 @@ def _may_stand_for(tracer: Leaf, leaf: Leaf) -> bool:
     # A number has neither.
     dtype = getattr(leaf, "dtype", tracer.dtype)
     shape = getattr(leaf, "shape", ())
-    # With x64 off JAX halves what NumPy has in 64 bits.
-    names = {str(dtype), str(dtype).replace("64", "32")}
-    if str(tracer.dtype) not in names:
+    if str(tracer.dtype) not in names_in_jax(dtype):
         return False
+    # A function that is mapped has a part.
     return tracer.shape in (shape, shape[1:])

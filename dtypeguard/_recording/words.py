@@ -28,11 +28,8 @@ class Words:
 
     def asks_for(self, dtype: object) -> bool:
         """Returns whether the line casts, or names a dtype such as `jnp.float32`."""
-        # With x64 off JAX halves a dtype of 64 bits.
-        name = str(dtype)
-        wide_name = name.replace("32", "64")
         words = {*self.attributes, *self.read}
-        return not words.isdisjoint(("astype", name, wide_name))
+        return "astype" in words or str(dtype) in words
 
 
 def words_at(code: types.CodeType, line: int) -> Words:
@@ -48,7 +45,8 @@ def _words_by_line(code: types.CodeType) -> dict[int, Words]:
         positions: Any = instruction.positions
         line = positions.lineno or 0  # an instruction may have none
         words = words_by_line.setdefault(line, Words(line))
-        words.end = max(words.end, positions.end_lineno or 0)
+        end = positions.end_lineno or 0
+        words.end = max(words.end, end)
         _add_instruction(words, instruction)
     for line, words in words_by_line.items():
         for inner_line in range(line + 1, words.end + 1):
@@ -71,6 +69,7 @@ def _add_instruction(words: Words, instruction: dis.Instruction) -> None:
         return
     names_by_access = {"STORE": words.stored, "LOAD": words.read}
     # `STORE_FAST_LOAD_FAST` is of two variables.
-    for access, variable in zip(re.findall("STORE|LOAD", operation), values):
+    accesses = re.findall("STORE|LOAD", operation)
+    for access, variable in zip(accesses, values):
         names = names_by_access[access]
         names[variable] = None

@@ -78,11 +78,9 @@ class Lines(list[Line]):
         Of a package, each line of the user's that calls it is another. So is each part of
         a tree that dtypeguard casts.
         """
-        key = self._key(stack)
-        if key not in self._numbers:
-            self._numbers[key] = len(self)
+        number = self._numbers.setdefault(self._key(stack), len(self))
+        if number == len(self):
             self.append(Line(_origin_of(stack)))
-        number = self._numbers[key]
         cast = Written(stack).cast_of_ours
         if cast is not None:
             self[number].casts[cast] = None

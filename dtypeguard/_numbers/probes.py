@@ -83,20 +83,15 @@ class Probes:
     def checked(
         self, node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]
     ) -> Sequence[Leaf]:
-        """Notes what is watched of an equation; returns its results, changed if asked."""
+        """Notes the decision of an equation; returns its results, changed if asked."""
         notes = self.watched.notes(node, operands, results)
+        if self.noted is not None and self.note is None and decides(node):
+            notes[node.number, DECISION] = decision_of(node, operands, results)
         self.add(notes)
         # An audit asks whether numbers that do not fit change any output.
         if node.number == self.changed:
             return [otherwise(node, operands, results[0])]
         return results
-
-    def decide(self, node: Node, decision: Callable[[], Leaf]) -> None:
-        """Notes what an equation decides, if decisions are noted."""
-        if self.noted is None or self.note is not None:
-            return
-        if decides(node):
-            self.noted[node.number, DECISION] = decision()
 
     def results(
         self, number: int, results: Sequence[Value], operands: Sequence[Value]

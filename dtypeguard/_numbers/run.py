@@ -37,7 +37,7 @@ from .nodes import (
 )
 from .plans import ROUNDED, WIDE, WRITTEN, WidthPlan
 from .primitives import SELECTS, is_inexact
-from .probes import DECISION, Probes, decision_of, results_following
+from .probes import DECISION, Probes, results_following
 from .program import NumericProgram
 from .turns import at_turn, chosen_by_turn, put_at_turn, zeros_like
 
@@ -381,7 +381,6 @@ class Run(Interpreter):
         )
         if decision is not None:
             results = results_following(node, results, decision)
-        self.probes.decide(node, lambda: decision_of(node, settled, results))
         return list(self.probes.checked(node, settled, results))
 
     def visit_own(self, node, operands):

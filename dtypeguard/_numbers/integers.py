@@ -83,7 +83,10 @@ class Watched(NamedTuple):
             noted[number, "fit"] = _fit(node, operands, results[0])
         if number in self.narrowings:
             operand = operands[0]
-            back = lax.convert_element_type(results[0], operand.dtype)
+            result = results[0]
+            if kind(operand.dtype) != "complex":
+                result = result.real
+            back = lax.convert_element_type(result, operand.dtype)
             noted[number, "loses"] = jnp.any(back != operand)
         if number in self.before_bits:
             noted[number, "given"] = operands[0]

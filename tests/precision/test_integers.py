@@ -94,6 +94,11 @@ def test_what_does_not_fit(name):
     assert told in headline.split(": 3 of")[0], headline
 
 
+def test_integers_made_complex_are_compared_as_real_ones():
+    report = audit_precision(lambda x: 1j * jnp.arange(3) * x, X)
+    assert report.error == 0
+
+
 def test_an_output_that_is_not_finite_since_an_integer_wraps():
     told = r"ints that overflow: those of .*test_integers.py:\d+ do not fit int32\."
     with pytest.raises(ValueError, match=told):

@@ -126,7 +126,7 @@ class Region:
         # A loop may start from a constant and add only values that fit it.
         for value in walked:
             if value in self.graph.constants:
-                user = Equation("constant", (), self.graph.constants[value])
+                user = Equation("constant", (), self.graph.constants[value].user.stack)
                 return Blame(cause=user, operand=value)
         return Blame()
 

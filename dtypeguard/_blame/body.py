@@ -145,7 +145,8 @@ class Results:
             lines = why(graph, output, matches)
             # Without an origin, a function inside returns it, and nothing promotes it.
             return (lines if lines.origin else Why(lines.cause)), ""
-        is_number = output in graph.values and is_weak(graph.avals[output])
+        has_value = graph.constants[output].value is not None
+        is_number = has_value and is_weak(graph.avals[output])
         lines = Why() if is_number else lines_beyond(graph)(output)
         if lines.origin is None and self.body.code:
             # The line that returns it can be changed as well as the one that made it.

@@ -59,7 +59,9 @@ def of_value(value: Leaf, frame: FrameType | None = None) -> Why:
     graph, number = traced
 
     def beyond(variable: int) -> Why:
-        outer = graph.values.get(variable)  # closed over, it may be of an outer trace
+        constant = graph.constants.get(variable)
+        # What is closed over may be of an outer trace.
+        outer = None if constant is None else constant.value
         outer_frame = frame
         if variable in graph.inputs and frame is not None:
             place = graph.inputs.index(variable)

@@ -88,12 +88,15 @@ def lines_beyond(graph: Graph) -> LinesOfValue:
     """Returns the lines behind the inputs and the constants of a graph, by the record."""
 
     def beyond(value: int) -> Why:
-        lines = recorded(graph.variables.get(value))
+        constant = graph.constants.get(value)
+        if constant is None:
+            return recorded(graph.variables.get(value))
+        lines = recorded(constant.variable)
         if lines.origin is None:
-            lines = recorded(graph.values.get(value))
+            lines = recorded(constant.value)
         # Else the function inside that returns it.
-        if lines.origin is None and value in graph.returned_by:
-            lines = Why(line_of_traced(graph.returned_by[value]))
+        if lines.origin is None and constant.returned_by is not None:
+            lines = Why(line_of_traced(constant.returned_by))
         return lines
 
     return beyond

@@ -6,7 +6,6 @@ as they stand, and so is a whole program for the runs that a user waits for.
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,24 +16,12 @@ from jax import lax
 
 from .._leaves.types import Leaf
 from .._program.jaxprs import LoopOperands, Variable, is_literal, split_operands
-from .._program.program import (
-    CALL,
-    COND,
-    LOOPS,
-    Block,
-    Node,
-)
+from .._program.program import CALL, COND, LOOPS, Block, Node
 from .arithmetic import Arithmetic, Either, Value, own_form
 from .compiled import call_compiled
 from .evaluate import as_dtype, current_mesh, round_inwards, under_mesh
 from .formats import Formats
-from .nodes import (
-    COMPUTED,
-    ROUNDINGS,
-    WITHOUT_BLOCKS,
-    Interpreter,
-    Noted,
-)
+from .nodes import COMPUTED, ROUNDINGS, WITHOUT_BLOCKS, Interpreter, Noted
 from .plans import ROUNDED, WIDE, WRITTEN, WidthPlan
 from .primitives import SELECTS, is_inexact
 from .probes import DECISION, Probes, results_following
@@ -67,8 +54,8 @@ def run(
     variables = program.block.inputs[len(program.block.consts) :]
     # The first line may round the inputs alone.
     entry = WIDE if plan.is_wide_given else WRITTEN
-    entries = itertools.repeat(entry)
-    arguments = whole_run.all_crossed(map(jnp.asarray, arrays), variables, entries)
+    given = map(jnp.asarray, arrays)
+    arguments = whole_run.all_crossed(given, variables, entry)
     if is_compiled:
         return whole_run.compiled(range(program.size), Run.outputs, arguments)
     with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
@@ -114,7 +101,7 @@ class Run(Interpreter):
         """Returns the results of the program."""
         block = self.program.block
         results = self.block(block, arguments)
-        return self.all_crossed(results, block.outputs, itertools.repeat(None))
+        return self.all_crossed(results, block.outputs, None)
 
     def entry(self, node: Node) -> int:
         """Returns what an equation computes in."""
@@ -126,11 +113,11 @@ class Run(Interpreter):
         self,
         values: Iterable[Value],
         variables: Sequence[Variable],
-        entries: Iterable[int | None],
+        entry: int | None,
     ) -> list[Leaf]:
         """Returns values in the dtypes in which they enter or leave a block."""
-        triples = zip(values, variables, entries)
-        return [self._crossed(value, var, entry) for value, var, entry in triples]
+        pairs = zip(values, variables)
+        return [self._crossed(value, var, entry) for value, var in pairs]
 
     def _crossed(self, value: Value, var: Variable, entry: int | None) -> Leaf:
         # Only one form of a value is carried, scanned or returned.
@@ -145,9 +132,15 @@ class Run(Interpreter):
     def _default_entry(self) -> int:
         return WIDE if self.plan.is_rounding else WRITTEN
 
-    def _carried(self, node: Node) -> Iterable[int]:
-        """Returns what the results of an equation leave in."""
-        return self.plan.carried.get(node.number, itertools.repeat(self._default_entry))
+    def left(self, node, results):
+        variables = node.eqn.outvars
+        entries = self.plan.carried.get(node.number)
+        if entries is None:
+            return self.all_crossed(results, variables, self._default_entry)
+        crossed: list[Leaf] = []
+        for value, var, entry in zip(results, variables, entries):
+            crossed.append(self._crossed(value, var, entry))
+        return crossed
 
     def _entered(self, node: Node, operands: Sequence[Value]) -> LoopOperands[Value]:
         """Returns the operands of a loop inside of it, in their groups.
@@ -156,11 +149,10 @@ class Run(Interpreter):
         meant, if it is wide.
         """
         groups = split_operands(node.eqn, operands)
-        eqn = node.eqn
         # What comes round again has one dtype in all turns.
-        carry = self.all_crossed(groups.carry, eqn.outvars, self._carried(node))
-        variables = eqn.invars[-len(groups.scanned) :]
-        scanned = self.all_crossed(groups.scanned, variables, itertools.repeat(None))
+        carry = self.left(node, groups.carry)
+        variables = node.eqn.invars[-len(groups.scanned) :]
+        scanned = self.all_crossed(groups.scanned, variables, None)
         return groups._replace(carry=carry, scanned=scanned)
 
     def _inside(
@@ -169,8 +161,7 @@ class Run(Interpreter):
         """Returns the results of a body or a branch, and what is noted of it."""
         probes = self.probes.empty(followed)
         inner = Run(self.plan, probes, self.arithmetic, self._switch)
-        results = inner.block(block, arguments)
-        results = self.all_crossed(results, node.eqn.outvars, self._carried(node))
+        results = self.left(node, inner.block(block, arguments))
         return results, probes.noted or {}
 
     # As the walk asks
@@ -185,9 +176,11 @@ class Run(Interpreter):
         intended = user.intended.get(place)
         if intended is None:
             return super().read(user, place, var, values)
+        block = user if isinstance(user, Block) else user.block
+        array = var.val if is_literal(var) else block.constants[var]
+        constant: Any = self._constant(var, array, intended)
         if isinstance(user, Block):
-            return self._constant_as_meant(user, var, intended)
-        constant = self._constant_as_meant(user.block, var, intended)
+            return constant
         # What is inside of a call or a loop does not see that the line of it rounds.
         if self.entry(user) == ROUNDED:
             return constant.written
@@ -197,20 +190,18 @@ class Run(Interpreter):
         chosen = _chosen(self._switch, user, rounded, constant.wide)
         return constant._replace(wide=chosen)
 
-    def _constant_as_meant(self, block: Block, var: Variable, intended: np.ndarray) -> Any:
-        array = var.val if is_literal(var) else block.constants[var]
-        return self._constant(var, array, intended)
-
     def _constant(self, var: Variable, array: Leaf, intended: np.ndarray | None) -> Value:
         """Returns a constant of the program, made once for all runs under a mesh."""
         # Each run asks for it again.
-        key = (id(var), id(intended), self.arithmetic.formats, current_mesh())
-        if key not in self.program.literals:
+        formats = self.arithmetic.formats
+        literals = self.program.literals
+        key = (id(var), id(intended), formats, current_mesh())
+        if key not in literals:
             with jax.ensure_compile_time_eval():
                 array = jnp.asarray(array, var.aval.dtype)
                 wide = array if intended is None else jnp.asarray(intended)
-                self.program.literals[key] = self.arithmetic.both_forms(array, wide)
-        return self.program.literals[key]
+                literals[key] = self.arithmetic.both_forms(array, wide)
+        return literals[key]
 
     # What is compiled
 
@@ -254,8 +245,12 @@ class Run(Interpreter):
     def node(self, node, operands):
         # Values decide how often a loop turns, and which branch is taken.
         if node.rule in _DECIDED_BY_VALUES and not self.arithmetic.is_traced:
+
+            def compute(run, operands):
+                return run.node(node, operands)
+
             numbers = range(node.inner[0].first, node.number)
-            return self.compiled(numbers, lambda run, x: run.node(node, x), operands)
+            return self.compiled(numbers, compute, operands)
         results = super().node(node, operands)
         if self._switch is not None and _may_round(node, operands):
             results = self._switched(self._switch, node, operands, results)
@@ -279,20 +274,21 @@ class Run(Interpreter):
     def visit_scan(self, node, operands):
         _, shared, carry, scanned = self._entered(node, operands)
         count = len(carry)
+        body = node.inner[0]
 
         def turn(carry, rows):
             slices, followed = rows
             arguments = [*shared, *carry, *slices]
-            results, notes = self._inside(node, node.inner[0], arguments, followed)
+            results, notes = self._inside(node, body, arguments, followed)
             return results[:count], (results[count:], notes)
 
         params = node.eqn.params
         rows = (scanned, self.probes.followed_inside(node))
-        carry, (rows, notes) = lax.scan(
-            turn, carry, rows, params["length"], params["reverse"]
-        )
+        length = params["length"]
+        carry, rows = lax.scan(turn, carry, rows, length, params["reverse"])
+        results, notes = rows
         self.probes.add(notes)
-        return [*carry, *rows]
+        return [*carry, *results]
 
     def visit_while(self, node, operands):
         """Runs a `while` loop, with room for the notes of some turns.
@@ -310,7 +306,8 @@ class Run(Interpreter):
                 return turns < most_turns
             # The condition notes nothing: its comparisons are the number of turns.
             run = Run(self.plan, Probes(), self.arithmetic, self._switch)
-            return run.block(condition, [*constants, *carry])[0]
+            (is_on,) = run.block(condition, [*constants, *carry])
+            return is_on
 
         def inside(number, carry):
             decisions = at_turn(followed, number)
@@ -325,11 +322,17 @@ class Run(Interpreter):
             notes = put_at_turn(notes, turn_notes, number)
             return turns, goes_on(turns, carry), carry, notes
 
+        def any_goes_on(state):
+            _, is_on, _, _ = state
+            return jnp.any(is_on)
+
+        (condition_output,) = condition.outputs
+        turns = jnp.zeros(condition_output.aval.shape, np.int32)
+        is_on = goes_on(turns, carry)
         _, shapes = jax.eval_shape(inside, np.int32(0), carry)
-        turns = jnp.zeros(condition.outputs[0].aval.shape, np.int32)
-        state = (turns, goes_on(turns, carry), carry, zeros_like(shapes, node.room))
-        state = lax.while_loop(lambda state: jnp.any(state[1]), turn, state)
-        turns, _, carry, notes = state
+        notes = zeros_like(shapes, node.room)
+        state = (turns, is_on, carry, notes)
+        turns, _, carry, notes = lax.while_loop(any_goes_on, turn, state)
         # How often it turns is a decision, which other runs follow.
         self.probes.add({**notes, (node.number, DECISION): turns})
         return carry
@@ -338,20 +341,20 @@ class Run(Interpreter):
         """Runs the branch that is taken; the others have notes of zeros."""
         index, *arguments = operands
         followed = self.probes.followed_inside(node)
-        branches: list[Callable[[], tuple[list[Leaf], Noted]]] = []
         blank = Noted()
-        for block in node.inner:
-            branch = functools.partial(self._inside, node, block, arguments, followed)
-            branches.append(branch)
-            _, shapes = jax.eval_shape(branch)
-            blank.update(zeros_like(shapes))
 
-        def with_all_notes(branch):
-            results, notes = branch()
+        def run_branch(block):
+            return self._inside(node, block, arguments, followed)
+
+        def with_all_notes(block):
+            results, notes = run_branch(block)
             return results, {**blank, **notes}
 
-        filled = [functools.partial(with_all_notes, branch) for branch in branches]
-        results, notes = lax.switch(index, filled)
+        for block in node.inner:
+            _, shapes = jax.eval_shape(functools.partial(run_branch, block))
+            blank.update(zeros_like(shapes))
+        branches = [functools.partial(with_all_notes, block) for block in node.inner]
+        results, notes = lax.switch(index, branches)
         self.probes.add(notes)
         return results
 
@@ -365,7 +368,7 @@ class Run(Interpreter):
         results = self.block(node.inner[0], operands)
         if node.number not in self.plan.carried:
             return results
-        return self.all_crossed(results, node.eqn.outvars, self._carried(node))
+        return self.left(node, results)
 
     # Equations
 
@@ -376,9 +379,8 @@ class Run(Interpreter):
         # The last operand tells which of the first to take.
         if decision is not None and node.name in SELECTS:
             operands = [*operands[:-1], decision]
-        settled, results = self.arithmetic.computed(
-            node, operands, self.plan.computes(entry) or entry
-        )
+        width = self.plan.computes(entry) or entry
+        settled, results = self.arithmetic.computed(node, operands, width)
         if decision is not None:
             results = results_following(node, results, decision)
         return list(self.probes.checked(node, settled, results))
@@ -399,21 +401,26 @@ class Run(Interpreter):
     # Roundings, which wide types leave out
 
     def _is_left_out(self, node: Node) -> bool:
-        return self.entry(node) == WIDE and not self.arithmetic.formats.is_own
+        if self.arithmetic.formats.is_own:
+            return False
+        return self.entry(node) == WIDE
 
     def visit_reduce_precision(self, node, operands):
-        return operands if self._is_left_out(node) else self.computed(node, operands)
+        if self._is_left_out(node):
+            return operands
+        return self.computed(node, operands)
 
     def visit_stochastic(self, node, operands):
         """Rounds the first floating operand at random, as dtypeguard does."""
-        is_left_out = self._is_left_out(node)
-        if is_left_out:
-            pairs = zip(operands, node.eqn.invars)
-            results = [operand for operand, var in pairs if is_inexact(var.aval)]
-        else:
+        eqn = node.eqn
+        if not self._is_left_out(node):
             results = self.visit_own(node, operands)
-        entries = itertools.repeat(WIDE if is_left_out else WRITTEN)
-        return self.all_crossed(results, node.eqn.outvars, entries)
+            return self.all_crossed(results, eqn.outvars, WRITTEN)
+        floats: list[Value] = []
+        for operand, var in zip(operands, eqn.invars):
+            if is_inexact(var.aval):
+                floats.append(operand)
+        return self.all_crossed(floats, eqn.outvars, WIDE)
 
 
 def _chosen(switch: Switch, node: Node, other: Leaf, own: Leaf) -> Leaf:
@@ -426,7 +433,8 @@ def _may_round(node: Node, operands: Sequence[Value]) -> bool:
     """Returns whether an equation gives another result where its line rounds."""
     if node.line is None or node.rule not in ROUNDINGS | {COMPUTED}:
         return False
-    return node.rounds or any(isinstance(operand, Either) for operand in operands)
+    has_constant = any(isinstance(operand, Either) for operand in operands)
+    return node.rounds or has_constant
 
 
 _DECIDED_BY_VALUES = LOOPS | {COND}

@@ -23,7 +23,11 @@ def at_turn(notes: Any, turn: Leaf) -> Any:
 
 def zeros_like(shapes: Any, *room: int) -> Any:
     """Returns notes of zeros, with room for so many turns."""
-    return jax.tree.map(lambda x: jnp.zeros((*room, *x.shape), x.dtype), shapes)
+
+    def zeros(note: Leaf) -> Leaf:
+        return jnp.zeros((*room, *note.shape), note.dtype)
+
+    return jax.tree.map(zeros, shapes)
 
 
 def put_at_turn(notes: Any, turn_notes: Any, turn: Leaf) -> Any:
@@ -42,7 +46,8 @@ def chosen_by_turn(is_on: Leaf, new: Sequence[Leaf], old: Sequence[Leaf]) -> lis
     # Under `vmap` each element of the batch ends at a turn of its own.
     chosen: list[Leaf] = []
     for new_array, old_array in zip(new, old):
-        axes = range(is_on.ndim, new_array.ndim)
-        condition = jnp.expand_dims(is_on, tuple(axes))
-        chosen.append(jnp.where(condition, new_array, old_array))
+        inner_axes = range(is_on.ndim, new_array.ndim)
+        condition = jnp.expand_dims(is_on, tuple(inner_axes))
+        array = jnp.where(condition, new_array, old_array)
+        chosen.append(array)
     return chosen

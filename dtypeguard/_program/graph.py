@@ -1,5 +1,6 @@
 """A program as one graph of values, to be walked backwards."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -7,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .._leaves.types import Aval, Jaxpr, Leaf
 from .jaxprs import Stack, Variable, all_jaxprs, is_literal, open_jaxpr
-from .program import Block
+from .program import Block, Node
 from .walk import Walk
 
 # The equations that a graph has before the calls of a jaxpr share theirs, and as a multiple
@@ -35,6 +36,34 @@ class Equation(NamedTuple):
     first: int = -1
 
 
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """A literal or a closed-over value.
+
+    Attributes:
+        variable: its variable, or the literal.
+        user: the first equation that uses it, or the block that returns it.
+    """
+
+    variable: Variable
+    user: Node | Block
+
+    @property
+    def value(self) -> Leaf | None:
+        """Its number or array, if the jaxpr holds that."""
+        if is_literal(self.variable):
+            return self.variable.val
+        block = self.user if isinstance(self.user, Block) else self.user.block
+        return block.constants.get(self.variable)
+
+    @property
+    def returned_by(self) -> Jaxpr | None:
+        """The jaxpr of the function inside that returns it: no equation has its line."""
+        if not isinstance(self.user, Block) or not self.user.stack:
+            return None
+        return open_jaxpr(self.user.jaxpr)
+
+
 class Graph(Walk[int]):
     """The values of a program, numbered, with calls and loops resolved.
 
@@ -49,12 +78,8 @@ class Graph(Walk[int]):
         made_by: the equation of each. Inputs, constants and values that cross a boundary
             have none.
         same: the values that one may be.
-        constants: literals and closed-over values, with the stack of the first equation
-            that uses them.
-        values: those of constants, as far as the jaxpr holds these.
-        returned_by: the jaxprs of functions inside that return a constant: no equation has
-            their line.
-        variables: those of constants and inputs.
+        constants: its literals and closed-over values.
+        variables: those of the inputs.
         regions: what blame has found in it.
 
     Args:
@@ -66,25 +91,23 @@ class Graph(Walk[int]):
         self.avals: list[Aval] = []
         self.made_by: dict[int, Equation] = {}
         self.same: dict[int, list[int]] = {}
-        self.constants: dict[int, Stack] = {}
-        self.values: dict[int, Leaf] = {}
-        self.returned_by: dict[int, Jaxpr] = {}
-        self.variables: dict[int, Variable] = {}
+        self.constants: dict[int, Constant] = {}
         self.regions: dict[Any, Any] = {}
         self._unshared = math.inf
-        self._shared: dict[int, tuple[list[int], list[int], Jaxpr]] = {}
+        self._shared: dict[Jaxpr, tuple[list[int], list[int]]] = {}
         if isinstance(program, Block):
             block = program
         else:
             block = Block(program)
-            size = sum(len(inner.eqns) for inner in all_jaxprs(program))
-            self._unshared = max(_MOST_UNSHARED, _MOST_FOLD * size)
+            sizes = [len(inner.eqns) for inner in all_jaxprs(program)]
+            self._unshared = max(_MOST_UNSHARED, _MOST_FOLD * sum(sizes))
         variables = open_jaxpr(block.jaxpr).invars
         if arguments is not None:
             # JAX puts what a function closes over first.
-            variables = variables[max(len(variables) - arguments, 0) :]
+            closed_over = max(len(variables) - arguments, 0)
+            variables = variables[closed_over:]
         self.inputs = [self._new(variable.aval) for variable in variables]
-        self.variables.update(zip(self.inputs, variables))
+        self.variables = dict(zip(self.inputs, variables))
         self.outputs = self.block(block, self.inputs)
 
     # What it tells
@@ -110,7 +133,9 @@ class Graph(Walk[int]):
     def sources(self, value: int) -> Sequence[int]:
         """Returns the values that one is made of, or may be."""
         equation = self.made_by.get(value)
-        return self.same_as(value) if equation is None else equation.inputs
+        if equation is None:
+            return self.same_as(value)
+        return equation.inputs
 
     def same_as(self, value: int) -> Sequence[int]:
         """Returns the sources of a value that crosses a boundary."""
@@ -118,7 +143,11 @@ class Graph(Walk[int]):
 
     def origins(self, value: int) -> list[int]:
         """Returns the values that a value may be, past calls, loops and branches."""
-        return [x for x in self.behind([value], self.same_as) if x not in self.same]
+        origins: list[int] = []
+        for source in self.behind([value], self.same_as):
+            if source not in self.same:
+                origins.append(source)
+        return origins
 
     def dependencies(self, value: int) -> int:
         """Returns the inputs that a value depends on, as the bits of an integer."""
@@ -156,27 +185,19 @@ class Graph(Walk[int]):
         # A closed-over value gets its number where it is used first.
         first = len(block.inputs) - len(arguments)
         for var, value in zip(block.inputs[first:], arguments):
-            # The body of a `scan` sees slices.
-            is_part = self.avals[value] != var.aval
-            values[var] = self._new(var.aval, [value]) if is_part else value
+            if self.avals[value] != var.aval:
+                # The body of a `scan` sees slices.
+                value = self._new(var.aval, [value])
+            values[var] = value
         return values
 
     def read(self, user, place, var, values):
         if not is_literal(var) and var in values:
             return values[var]
         value = self._new(var.aval)
-        self.constants[value] = user.stack
-        self.variables[value] = var
-        # No equation uses it, so blame asks the function that returns it.
-        if isinstance(user, Block) and user.stack:
-            self.returned_by[value] = open_jaxpr(user.jaxpr)
-        if is_literal(var):
-            self.values[value] = var.val
-            return value
-        values[var] = value
-        constants = user.constants if isinstance(user, Block) else user.block.constants
-        if var in constants:
-            self.values[value] = constants[var]
+        self.constants[value] = Constant(var, user)
+        if not is_literal(var):
+            values[var] = value
         return value
 
     def node(self, node, operands):
@@ -212,17 +233,17 @@ class Graph(Walk[int]):
         if self._unshared > 0:
             return self.left(node, self.block(block, operands))
         # Its inside is that of all calls of its jaxpr.
-        key = id(open_jaxpr(block.jaxpr))
-        if key not in self._shared:
-            entered: list[int] = []
-            for var, value in zip(open_jaxpr(block.jaxpr).invars, operands):
-                entered.append(self._new(var.aval, [value]))
-            # With the jaxpr, which keeps its identity.
-            self._shared[key] = (entered, self.block(block, entered), block.jaxpr)
-            return self.left(node, self._shared[key][1])
-        entered, results, _ = self._shared[key]
-        for value, source in zip(entered, operands):
-            self.same[value].append(source)
+        jaxpr = open_jaxpr(block.jaxpr)
+        if jaxpr in self._shared:
+            entered, results = self._shared[jaxpr]
+            for value, source in zip(entered, operands):
+                self.same[value].append(source)
+            return self.left(node, results)
+        entered: list[int] = []
+        for var, value in zip(jaxpr.invars, operands):
+            entered.append(self._new(var.aval, [value]))
+        results = self.block(block, entered)
+        self._shared[jaxpr] = (entered, results)
         return self.left(node, results)
 
     def condition(self, block, arguments):

@@ -63,12 +63,15 @@ class LoopParts(NamedTuple):
 def loop_parts(eqn: Equation) -> LoopParts:
     """Returns the groups of a loop's operands."""
     # Told by shapes: the parameters that say so have other names in other releases.
-    body = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["body_jaxpr"]
+    params = eqn.params
+    body = params.get("jaxpr") or params["body_jaxpr"]
     opened = open_jaxpr(body)
-    of_condition = len(eqn.invars) - len(opened.invars)
+    count = len(opened.invars)
+    of_condition = len(eqn.invars) - count
     scanned = _count_scanned(eqn.invars[of_condition:], opened.invars)
-    carried = len(eqn.outvars) - _count_scanned(eqn.outvars, opened.outvars)
-    consts = len(opened.invars) - scanned - carried
+    rows = _count_scanned(eqn.outvars, opened.outvars)
+    carried = len(eqn.outvars) - rows
+    consts = count - scanned - carried
     return LoopParts(body, of_condition, consts, carried)
 
 
@@ -105,12 +108,10 @@ def _count_scanned(outer_vars: Sequence[Variable], inner_vars: Sequence[Variable
     """Returns how many variables have one more axis outside a scan than inside."""
     count = 0
     for outer, inner in zip(outer_vars, inner_vars):
-        count += _count_axes(outer) > _count_axes(inner)
+        # Tokens have no shape.
+        if getattr(outer.aval, "shape", ()) != getattr(inner.aval, "shape", ()):
+            count += 1
     return count
-
-
-def _count_axes(var: Variable) -> int:
-    return len(getattr(var.aval, "shape", ()))
 
 
 def manual_axes(eqn: Equation) -> Collection[str]:
@@ -144,16 +145,16 @@ def all_jaxprs(jaxpr: Jaxpr) -> list[Jaxpr]:
     A jaxpr that is called often is there once: calls within calls would make a list that
     grows exponentially.
     """
-    jaxprs = {id(open_jaxpr(jaxpr)): open_jaxpr(jaxpr)}
-    waiting = list(jaxprs.values())
-    while waiting:
-        for eqn in waiting.pop().eqns:
+    jaxprs = [open_jaxpr(jaxpr)]
+    seen = {id(jaxprs[0])}
+    for outer in jaxprs:  # which grows
+        for eqn in outer.eqns:
             for closed in jaxprs_in(eqn.params):
                 inner = open_jaxpr(closed)
-                if id(inner) not in jaxprs:
-                    jaxprs[id(inner)] = inner
-                    waiting.append(inner)
-    return list(jaxprs.values())
+                if id(inner) not in seen:
+                    seen.add(id(inner))
+                    jaxprs.append(inner)
+    return jaxprs
 
 
 # By the identity of the object: equal ones may have operands of other types. An equation
@@ -175,8 +176,9 @@ def expanded(eqn: Equation) -> Jaxpr | None:
             arguments = jax.tree_util.tree_unflatten(operation.in_tree, operands)
             return jax.tree_util.tree_leaves(operation.expand(*arguments))
 
+        avals = [var.aval for var in eqn.invars]
         try:
-            jaxpr = jax.make_jaxpr(run)(*(var.aval for var in eqn.invars))
+            jaxpr = jax.make_jaxpr(run)(*avals)
             weakref.finalize(operation, _EXPANSIONS.pop, id(operation), None)
         except Exception:  # another release has other objects
             return None

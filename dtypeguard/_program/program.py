@@ -47,15 +47,18 @@ def form_of(eqn: Equation) -> tuple[str, Sequence[Jaxpr]]:
         if _is_called(param, eqn):
             return CALL, [param]
     expansion = expanded(eqn)
-    return (CLOSED, []) if expansion is None else (CALL, [expansion])
+    if expansion is None:
+        return CLOSED, []
+    return CALL, [expansion]
 
 
 def _is_called(param: object, eqn: Equation) -> bool:
     jaxpr = open_jaxpr(param)
     if not hasattr(jaxpr, "eqns"):
         return False
-    takes_operands = len(jaxpr.invars) == len(eqn.invars)
-    return takes_operands and len(jaxpr.outvars) == len(eqn.outvars)
+    if len(jaxpr.invars) != len(eqn.invars):
+        return False
+    return len(jaxpr.outvars) == len(eqn.outvars)
 
 
 class Node:
@@ -176,8 +179,10 @@ class Block:
     def nodes(self) -> Sequence[Node]:
         """Its equations, in order."""
         # Made when a walk comes: functions that call each other would grow without end.
-        equations = open_jaxpr(self.jaxpr).eqns
-        return [Node(eqn, self) for eqn in equations]
+        nodes: list[Node] = []
+        for eqn in open_jaxpr(self.jaxpr).eqns:
+            nodes.append(Node(eqn, self))
+        return nodes
 
     @functools.cached_property
     def ends(self) -> Collection[int]:

@@ -46,7 +46,8 @@ class Program(NamedTuple):
     def caller_inputs(self) -> list[Aval]:
         """The user's arguments. A state that an optimizer's own `init` makes is not one."""
         start = self.carried_inputs if self.is_optimizer else 0
-        return [self.step.avals[value] for value in self.step.inputs[start:]]
+        inputs = self.step.inputs[start:]
+        return [self.step.avals[value] for value in inputs]
 
 
 def trace(
@@ -86,4 +87,6 @@ def trace(
 def strong_type(leaf: Leaf) -> jax.ShapeDtypeStruct:
     """A leaf's shape and dtype, strongly typed."""
     dtype = dtype_of(leaf)
-    return jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype if dtype is None else dtype)
+    if dtype is None:  # of keys
+        dtype = leaf.dtype
+    return jax.ShapeDtypeStruct(np.shape(leaf), dtype)

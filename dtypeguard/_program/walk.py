@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from .._leaves.types import Aval, Leaf
 from .jaxprs import Variable, is_literal, split_operands
@@ -69,7 +69,8 @@ class Walk(Generic[_T]):
         """Adds the results of a node to the values of its block."""
         # A subclass may compute under a context, and forget values that nothing uses.
         operands = self.read_all(node, node.eqn.invars, values)
-        values.update(zip(node.eqn.outvars, self.node(node, operands)))
+        results = self.node(node, operands)
+        values.update(zip(node.eqn.outvars, results))
 
     def read_all(
         self,
@@ -77,15 +78,19 @@ class Walk(Generic[_T]):
         variables: Sequence[Variable],
         values: dict[Variable, _T],
     ) -> list[_T]:
-        places = enumerate(variables)
-        return [self.read(user, place, var, values) for place, var in places]
+        operands: list[_T] = []
+        for place, var in enumerate(variables):
+            operands.append(self.read(user, place, var, values))
+        return operands
 
     def read(
         self, user: Node | Block, place: int, var: Variable, values: dict[Variable, _T]
     ) -> _T:
         """Returns an operand of a node, or a result of a block, by its place there."""
-        # A number stands in its equation and has no variable.
-        return self.constant(var, var.val) if is_literal(var) else values[var]
+        if is_literal(var):
+            # A number stands in its equation and has no variable.
+            return self.constant(var, var.val)
+        return values[var]
 
     def node(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
         """Returns the results of a node."""
@@ -98,38 +103,45 @@ class Walk(Generic[_T]):
         return self.block(node.inner[0], operands)
 
     def visit_custom_linear_solve(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
-        return self.block(node.inner[0], operands_of_solver(node, operands))
+        # The operands of the matrix, of its transpose, of the solver, of the solver of the
+        # transpose, and the right-hand side.
+        sizes = [size or 0 for size in node.eqn.params["const_lengths"]]
+        first = sizes[0] + sizes[1]
+        of_solver = operands[first : first + sizes[2]]
+        right_hand_side = operands[sum(sizes) :]
+        return self.block(node.inner[0], [*of_solver, *right_hand_side])
 
     def visit_cond(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
         # Behind the number of the branch.
         arguments = self.entering(node, operands)[1:]
-        results = [self.inside(block, arguments) for block in node.inner]
-        return self.left(node, [self.joined(values, 0) for values in zip(*results)])
+        branches = [self.inside(block, arguments) for block in node.inner]
+        results = [self.joined(values, 0) for values in zip(*branches)]
+        return self.left(node, results)
 
     def visit_shard_map(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
-        results = self.inside(node.inner[0], self.entering(node, operands))
+        arguments = self.entering(node, operands)
+        results = self.inside(node.inner[0], arguments)
         return self.left(node, results)
 
     def visit_scan(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
         body = node.inner[0]
         entered = self.entering(node, operands)
         of_condition, shared, first, scanned = split_operands(node.eqn, entered)
-        carry: list[_T] = []
-        for value, var in zip(first, node.eqn.outvars):
-            carry.append(self.crossing(value, var.aval))
+        carry = self._all_crossing(node, first)
         # What the body returns comes in again, until nothing new does.
         results: list[_T] = []
         for attempt in itertools.count(1):
             results = self.inside(body, [*shared, *carry, *scanned])
-            pairs = zip(carry, results)
-            carry_after = [self.joined(pair, attempt) for pair in pairs]
+            turns = zip(carry, results)
+            carry_after = [self.joined(values, attempt) for values in turns]
             if carry_after == carry:
                 break
             carry = carry_after
         if node.rule == WHILE:
             # The condition sees the carry as the last turn leaves it.
             self.condition(node.inner[1], [*of_condition, *carry])
-        return self.left(node, [*carry, *results[len(carry) :]])
+        rows = results[len(carry) :]
+        return self.left(node, [*carry, *rows])
 
     visit_while = visit_scan
 
@@ -143,15 +155,10 @@ class Walk(Generic[_T]):
 
     def left(self, node: Node, results: list[_T], /) -> list[_T]:
         """Returns the results of a loop, of branches or of shards outside of it."""
-        variables = node.eqn.outvars
-        return [self.crossing(value, var.aval) for value, var in zip(results, variables)]
+        return self._all_crossing(node, results)
 
-
-def operands_of_solver(node: Node, operands: Sequence[Any]) -> list[Any]:
-    """Returns the operands of the solver of a `custom_linear_solve`."""
-    # Those of the matrix, of its transpose, of the solver, of the solver of the transpose,
-    # and the right-hand side.
-    lengths = node.eqn.params["const_lengths"]
-    sizes = [size or 0 for size in lengths]
-    first = sizes[0] + sizes[1]
-    return [*operands[first : first + sizes[2]], *operands[sum(sizes) :]]
+    def _all_crossing(self, node: Node, values: list[_T]) -> list[_T]:
+        crossed: list[_T] = []
+        for value, var in zip(values, node.eqn.outvars):
+            crossed.append(self.crossing(value, var.aval))
+        return crossed

@@ -59,13 +59,16 @@ def call_compiled(
 
 def _cut_to_turns(loop: Node, noted: Noted) -> bool:
     """Cuts the notes of a loop to its turns; returns whether there was room for all."""
-    turns = int(np.max(noted.get((loop.number, DECISION), 0), initial=0))
+    all_turns = noted.get((loop.number, DECISION), 0)
+    turns = int(np.max(all_turns, initial=0))
     if turns > loop.room:
         loop.room = 2 ** (turns - 1).bit_length()
         return False
+    # The turns of the loops around it come first.
+    around = [outer for outer in loop.stack[1:] if outer.primitive.name in LOOPS]
+    numbers = range(loop.inner[0].first, loop.number)
     for key, rows in noted.items():
-        if key[0] in range(loop.inner[0].first, loop.number):
-            # Those of the loops around it come first.
-            axis = sum(outer.primitive.name in LOOPS for outer in loop.stack[1:])
-            noted[key] = lax.slice_in_dim(rows, 0, turns, axis=axis)
+        number, _ = key
+        if number in numbers:
+            noted[key] = lax.slice_in_dim(rows, 0, turns, axis=len(around))
     return True

@@ -47,19 +47,23 @@ class Computes(NamedTuple):
         """Returns an operand in the dtype of floating ones."""
         if value_kind(operand) != "float":
             return operand
-        return as_dtype(jnp.asarray(operand), self.dtype)
+        array = jnp.asarray(operand)
+        return as_dtype(array, self.dtype)
 
 
 def evaluate_in(eqn: Equation, operands: Sequence[Leaf], computes: Computes) -> list[Leaf]:
     """Returns the results of an equation in some dtypes, whatever it is written in."""
     params = dict(eqn.params)
     if eqn.primitive.name == "reduce_precision":
-        params.update(bits_of(computes.dtype) or {})  # those of its operand
+        bits_of_operand = bits_of(computes.dtype)
+        params.update(bits_of_operand or {})
     if params.get("preferred_element_type", 0) is None:
         # A ragged product, whose result has otherwise the dtype of its operands.
-        params["preferred_element_type"] = computes.of(eqn.outvars[0].aval.dtype)
+        written = eqn.outvars[0].aval.dtype
+        params["preferred_element_type"] = computes.of(written)
     settled = [computes.settled(operand) for operand in operands]
-    return evaluate(eqn.replace(params=params), settled, computes.of)
+    retyped = eqn.replace(params=params)
+    return evaluate(retyped, settled, computes.of)
 
 
 def bits_of(dtype: DType) -> dict[str, int] | None:
@@ -77,23 +81,28 @@ def bound_product(primitive: Any, operands: Sequence[Leaf], params: dict[str, An
     that it gives them: float32 copies have the same numbers. Two matrices need none where
     the first is multiplied by rows, behind barriers past which it moves no transposition.
     """
-    result = params["preferred_element_type"]
-    is_narrow_with_wide_result = result == _SINGLE_PRECISION and result != operands[0].dtype
-    is_refused = is_narrow_with_wide_result and primitive.name == "dot_general"
-    if not is_refused or jax.default_backend() != "cpu":
+    is_product = primitive.name == "dot_general" and jax.default_backend() == "cpu"
+    has_single_result = params["preferred_element_type"] == _SINGLE_PRECISION
+    is_refused = has_single_result and operands[0].dtype != _SINGLE_PRECISION
+    if not is_product or not is_refused:
         return primitive.bind(*operands, **params)
-    contracting, _ = params["dimension_numbers"]
-    if contracting[0] == (1,) and all(_is_matrix(operand) for operand in operands):
+    if _is_by_rows(operands, params):
         behind_barrier = lax.optimization_barrier(tuple(operands))
-        return lax.optimization_barrier(primitive.bind(*behind_barrier, **params))
+        result = primitive.bind(*behind_barrier, **params)
+        return lax.optimization_barrier(result)
     wide_operands = [as_dtype(operand, _SINGLE_PRECISION) for operand in operands]
     return primitive.bind(*wide_operands, **params)
 
 
-def _is_matrix(array: Leaf) -> bool:
-    # What `vmap` maps has more axes than it shows. If it maps later, as around an inner
-    # jit, a first matrix that is multiplied by columns is refused.
-    return array.ndim == 2 and not hasattr(array, "batch_dim")
+def _is_by_rows(operands: Sequence[Leaf], params: dict[str, Any]) -> bool:
+    """Returns whether a product is of two matrices, the first multiplied by rows."""
+    for operand in operands:
+        # What `vmap` maps has more axes than it shows. If it maps later, as around an inner
+        # jit, a first matrix that is multiplied by columns is refused.
+        if operand.ndim != 2 or hasattr(operand, "batch_dim"):
+            return False
+    contracting, _ = params["dimension_numbers"]
+    return contracting[0] == (1,)
 
 
 def binding(eqn: Equation, dtype_of: DtypeOf) -> tuple[object, Callable[..., list[Leaf]]]:
@@ -122,15 +131,18 @@ def bind(eqn: Equation, operands: Sequence[Leaf], params: dict[str, Any]) -> lis
     if isinstance(bound, tuple):  # in some releases, functions come beside
         functions, bound = bound
     results = primitive.bind(*functions, *operands, **bound)
-    return list(results) if primitive.multiple_results else [results]
+    if primitive.multiple_results:
+        return list(results)
+    return [results]
 
 
 def _retyped_param(name: str, value: Any, dtype_of: DtypeOf) -> object:
     """Returns a parameter of an equation in other dtypes."""
+    if value is None or dtype_of is unchanged_dtype:
+        return value
     if isinstance(value, np.dtype) or name in DTYPES:
-        return value if value is None else dtype_of(jnp.dtype(value))
-    jaxpr = open_jaxpr(value)
-    if dtype_of is unchanged_dtype or not hasattr(jaxpr, "eqns"):
+        return dtype_of(jnp.dtype(value))
+    if not hasattr(open_jaxpr(value), "eqns"):
         return value
     return _retyped_jaxpr(value, dtype_of, current_mesh(), x64_enabled())
 
@@ -143,8 +155,13 @@ def _retyped_jaxpr(jaxpr: Jaxpr, dtype_of: DtypeOf, *_: object) -> Jaxpr:
     arguments: list[Leaf] = []
     for var in block.inputs:
         dtype = dtype_of(var.aval.dtype)
-        arguments.append(jax.ShapeDtypeStruct(var.aval.shape, dtype))
-    retyped = jax.make_jaxpr(lambda *arrays: walk.block(block, arrays))(*arguments)
+        argument = jax.ShapeDtypeStruct(var.aval.shape, dtype)
+        arguments.append(argument)
+
+    def run(*arrays):
+        return walk.block(block, arrays)
+
+    retyped = jax.make_jaxpr(run)(*arguments)
     # A parameter stays open or closed as JAX expects it.
     is_open = open_jaxpr(jaxpr) is jaxpr
     return retyped.jaxpr if is_open else retyped
@@ -181,8 +198,10 @@ def rounded_as(narrow: Leaf, exact: Leaf, from_narrow: Leaf) -> Leaf:
     if kind(exact.dtype) != "complex":
         half = 0.5 * abs(rounded)
         addition = lax.clamp(-half, addition, half)
-    changed = jnp.where(rounded == as_narrow, written, rounded + addition)
-    return jnp.where(written == from_narrow, exact, changed)
+    is_same_number = rounded == as_narrow
+    changed = jnp.where(is_same_number, written, rounded + addition)
+    rounds_nothing = written == from_narrow
+    return jnp.where(rounds_nothing, exact, changed)
 
 
 def round_to(array: Leaf, dtype: DType) -> Leaf:
@@ -191,9 +210,14 @@ def round_to(array: Leaf, dtype: DType) -> Leaf:
         return array
     if dtype == jnp.bfloat16 and array.dtype == _SINGLE_PRECISION:  # of the same range
         return lax.reduce_precision(array, 8, 7)
-    # Without a barrier XLA leaves out a rounding that is undone at once.
-    narrow = lax.optimization_barrier(lax.convert_element_type(array, dtype))
+    narrow = _narrowed(array, dtype)
     return lax.convert_element_type(narrow, array.dtype)
+
+
+def _narrowed(array: Leaf, dtype: DType) -> Leaf:
+    narrow = lax.convert_element_type(array, dtype)
+    # Without a barrier XLA leaves out a rounding that is undone at once.
+    return lax.optimization_barrier(narrow)
 
 
 def round_inwards(array: Leaf, dtype: DType) -> Leaf:
@@ -203,13 +227,13 @@ def round_inwards(array: Leaf, dtype: DType) -> Leaf:
     """
     if array.dtype == dtype:
         return array
-    narrow = lax.optimization_barrier(lax.convert_element_type(array, dtype))
+    narrow = _narrowed(array, dtype)
     rounded = lax.convert_element_type(narrow, array.dtype)
-    is_nan = array != array
-    # NaN is no number to step from.
-    is_inside = abs(rounded) <= abs(array)
-    next_inwards = lax.nextafter(narrow, lax.full_like(narrow, 0))
-    return lax.select(is_inside | is_nan, narrow, next_inwards)
+    # NaN, which is no number to step from, is not outside.
+    is_outside = abs(rounded) > abs(array)
+    zero = lax.full_like(narrow, 0)
+    next_inwards = lax.nextafter(narrow, zero)
+    return lax.select(is_outside, next_inwards, narrow)
 
 
 # The meshes of devices under which a program computes, which `auto_axes` changes.

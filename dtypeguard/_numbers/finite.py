@@ -46,11 +46,9 @@ def not_finite(measures: Measures) -> tuple[Birth | None, Birth | None]:
     program = measures.program
     decisions = measures.given
     written = _counts(measures, plans.written(program), decisions)
-    wide = _counts(measures, plans.rounding(program, ()), decisions)
-    lost = {
-        key for key, count in written.items() if count[0] > wide.get(key, _UNCOUNTED)[0]
-    }
-    bad = {key for key, count in wide.items() if count[0]}
+    wide = _counts(measures, plans.wide(program), decisions)
+    lost = _more_than(written, wide)
+    bad = _more_than(wide, {})
     graph = Graph(program.block)
     # What an infinite input, rounded or not, leads to is born of nothing.
     birth = _first_birth(graph, lost, lost & _born(written))
@@ -61,6 +59,15 @@ def not_finite(measures: Measures) -> tuple[Birth | None, Birth | None]:
         if is_inexact(array) and np.isnan(array).any():
             nan_inputs.append(place)
     return birth, _first_birth(graph, bad, _born(wide), nan_inputs)
+
+
+def _more_than(counts: _Counts, others: _Counts) -> _Results:
+    """Returns the results of which more elements are not finite than in another run."""
+    results: _Results = set()
+    for key, count in counts.items():
+        if count[0] > others.get(key, _UNCOUNTED)[0]:
+            results.add(key)
+    return results
 
 
 def _born(counts: _Counts) -> _Results:
@@ -75,16 +82,23 @@ def _first_birth(
 
     def key_of(value: int) -> _ResultKey | None:
         equation = graph.made_by.get(value)
-        return None if equation is None else (equation.number, str(value - equation.first))
+        if equation is None:
+            return None
+        place = value - equation.first
+        return equation.number, str(place)
 
     def sources(value: int) -> Sequence[int]:
         key = key_of(value)
+        if key is None or key in bad or key in born:
+            return graph.sources(value)
         # What is selected away is followed no further.
-        is_followed = key is None or key in bad or key in born
-        return graph.sources(value) if is_followed else ()
+        return ()
 
     # Integers are finite in any dtype.
-    floats = [value for value in graph.outputs if is_inexact(graph.avals[value])]
+    floats: list[int] = []
+    for value in graph.outputs:
+        if is_inexact(graph.avals[value]):
+            floats.append(value)
     births: list[Birth] = []
     for value in graph.behind(floats, sources):
         if value in nan_inputs:
@@ -97,7 +111,8 @@ def _first_birth(
 
 def count_births(measures: Measures, arrays: Sequence[Leaf]) -> int:
     """Returns how often wide types make a value that is not finite of values that are."""
-    counts = _counts(measures, plans.wide(measures.program), arrays=arrays)
+    plan = plans.wide(measures.program)
+    counts = _counts(measures, plan, arrays=arrays)
     return sum(int(births) for _, births in counts.values())
 
 
@@ -114,7 +129,8 @@ def _counts(
     for key, figures in noted.items():
         # How often a loop turns is no result.
         if key[1] != DECISION:
-            counts[key] = np.asarray(figures).reshape(-1, 2).sum(0)
+            turns = np.asarray(figures).reshape(-1, 2)
+            counts[key] = turns.sum(axis=0)
     return counts
 
 
@@ -123,11 +139,12 @@ def _note(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
     if not is_inexact(array):
         return None
     # A number that is not one may come of infinity alone, which makes it new.
-    has_nan = jnp.any(jnp.isnan(array))
-    is_born = jnp.any(~jnp.isfinite(array))
+    is_new_nan = jnp.any(jnp.isnan(array))
+    count = jnp.sum(~jnp.isfinite(array))
+    is_new = count > 0
     for operand in operands:
         if is_inexact(operand):
-            has_nan &= ~jnp.any(jnp.isnan(operand))
-            is_born &= jnp.all(jnp.isfinite(operand))
-    count = jnp.sum(~jnp.isfinite(array))
-    return jnp.stack([count, (has_nan | is_born).astype(int)])
+            is_new_nan &= ~jnp.any(jnp.isnan(operand))
+            is_new &= jnp.all(jnp.isfinite(operand))
+    births = is_new_nan | is_new
+    return jnp.stack([count, births.astype(int)])

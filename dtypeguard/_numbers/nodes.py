@@ -54,13 +54,15 @@ def rule_of(node: Node, is_fixed: bool, formats: Formats) -> str:
         return CALL
     if node.name in primitives.AS_WRITTEN or any(is_key(var.aval) for var in eqn.invars):
         return OWN
-    is_opaque = node.name not in primitives.COMBINES and jaxprs_in(eqn.params)
-    return OWN if is_opaque else COMPUTED
+    if node.name in primitives.COMBINES or not jaxprs_in(eqn.params):
+        return COMPUTED
+    return OWN
 
 
 def has_reference(eqn: Equation) -> bool:
     """Returns whether an equation takes or gives a mutable reference."""
-    return any(hasattr(var.aval, "inner_aval") for var in (*eqn.invars, *eqn.outvars))
+    variables = [*eqn.invars, *eqn.outvars]
+    return any(hasattr(var.aval, "inner_aval") for var in variables)
 
 
 def has_no_wide_form(eqn: Equation) -> bool:
@@ -68,8 +70,9 @@ def has_no_wide_form(eqn: Equation) -> bool:
     if any(is_inexact(var.aval) for var in eqn.invars):
         return True
     # Of bits, it makes no more numbers than there are.
-    makes_floats = any(is_inexact(var.aval) for var in eqn.outvars)
-    return makes_floats and eqn.primitive.name not in primitives.OF_BITS
+    if eqn.primitive.name in primitives.OF_BITS:
+        return False
+    return any(is_inexact(var.aval) for var in eqn.outvars)
 
 
 class Interpreter(Walk[Any]):
@@ -80,7 +83,9 @@ class Interpreter(Walk[Any]):
     """
 
     def constant(self, var, array):
-        return array if hasattr(array, "dtype") else np.asarray(array, var.aval.dtype)
+        if hasattr(array, "dtype"):
+            return array
+        return np.asarray(array, var.aval.dtype)
 
     def context(self, eqn: Equation) -> contextlib.AbstractContextManager[object]:
         """Returns what an equation is computed under."""

@@ -62,8 +62,9 @@ def measured(avals: Sequence[Aval]) -> list[int]:
     floats = [place for place, aval in enumerate(avals) if is_inexact(aval)]
     if floats:
         return floats
+    # Keys and tokens are no numbers.
     kinds = [value_kind(aval) for aval in avals]
-    return [place for place, name in enumerate(kinds) if name in ("int", "uint", "bool")]
+    return [place for place, name in enumerate(kinds) if name is not None]
 
 
 def is_key(value: Leaf) -> bool:

@@ -93,7 +93,9 @@ class NumericProgram:
         results = self._types_as_written(node.eqn.outvars)
         # The range of these dtypes tells whether scaling the loss can help.
         if node.is_backward:
-            self.backward.update(x.dtype for x in results if 0 < bits(x.dtype) < 32)
+            for result in results:
+                if 0 < bits(result.dtype) < 32:
+                    self.backward.add(result.dtype)
         self._note_numbers(node)
         node.rounds = self._is_rounding(node, results)
         if not node.rounds:
@@ -140,24 +142,30 @@ class NumericProgram:
         """Returns whether an equation rounds as written, where it has a wide form."""
         formats = self.formats
         if node.rule in ROUNDINGS:
-            return not formats.is_own and any(formats.rounds(x.dtype) for x in results)
+            return not formats.is_own and self._has_rounded_dtype(results)
         if node.rule != COMPUTED:
             return False
         # All but the products is the same on both sides there.
         if formats.products is not None:
             return formats.products.rounds(node.eqn)
+        if not any(map(is_inexact, results)):
+            return False
         operands = self._types_as_written(node.eqn.invars)
         # A number that is only moved was rounded where it was made.
-        if not any(map(is_inexact, results)) or moves(node.eqn, operands, results):
+        if moves(node.eqn, operands, results):
             return False
-        return any(formats.rounds(x.dtype) for x in (*results, *operands))
+        return self._has_rounded_dtype([*results, *operands])
+
+    def _has_rounded_dtype(self, avals: Sequence[Aval]) -> bool:
+        return any(self.formats.rounds(aval.dtype) for aval in avals)
 
     def _types_as_written(self, variables: Sequence[Variable]) -> list[Aval]:
         """Returns types with the dtypes of values as written."""
         types: list[Aval] = []
         for var in variables:
             dtype = getattr(var.aval, "dtype", np.dtype(bool))
-            types.append(jax.ShapeDtypeStruct((), self.formats.written(dtype)))
+            written = self.formats.written(dtype)
+            types.append(jax.ShapeDtypeStruct((), written))
         return types
 
 

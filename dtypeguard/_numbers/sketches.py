@@ -46,9 +46,10 @@ def sketches(
 ) -> tuple[list[SketchNode], list[int | None]]:
     """Returns the values of a program in wide types, and the numbers of its outputs."""
     noted: Noted = {}
-    run(program, plans.wide(program), arrays, Probes(noted, _note_sketch))
+    probes = Probes(noted, _note_sketch)
+    run(program, plans.wide(program), arrays, probes)
     walk = _SketchWalk(program, noted)
-    arguments = list(range(len(walk.nodes)))
+    arguments = range(len(walk.nodes))
     outputs = walk.block(program.block, arguments)
     return walk.nodes, outputs
 
@@ -69,19 +70,23 @@ class _SketchWalk(Walk[int | None]):
         # Two programs may call different functions for the same values.
         if node.rule == CALL:
             return self.block(node.inner[0], operands)
-        places = range(len(node.eqn.outvars))
+        sources = [operands for _ in node.eqn.outvars]
         if node.rule == SCAN:
-            results = self.block(node.inner[0], operands)
-            return [self._new([results[place]], node, place) for place in places]
-        return [self._new(operands, node, place) for place in places]
+            sources = [[result] for result in self.block(node.inner[0], operands)]
+        results: list[int | None] = []
+        for place, values in enumerate(sources):
+            results.append(self._new(values, node, place))
+        return results
 
     def _new(self, operands: Sequence[int | None], node: Node, place: int) -> int:
         shape = getattr(node.eqn.outvars[place].aval, "shape", ())
         sketch = self._noted.get((node.number, str(place)))
         if sketch is not None:
+            turns = np.asarray(sketch, np.float64)
             # One turn tells loops apart, and later turns have longer ways of rounding.
-            sketch = np.asarray(sketch, np.float64)[_first_turns(node.stack)]
-        self.nodes.append(SketchNode(tuple(operands), shape, node.stack, sketch))
+            sketch = turns[_first_turns(node.stack)]
+        value = SketchNode(tuple(operands), shape, node.stack, sketch)
+        self.nodes.append(value)
         return len(self.nodes) - 1
 
 
@@ -95,8 +100,9 @@ def _first_turns(stack: Stack) -> tuple[int, ...]:
 
 
 def _note_sketch(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
-    is_number = value_kind(array) is not None
-    return _sketch(array) if is_number else None
+    if value_kind(array) is None:
+        return None
+    return _sketch(array)
 
 
 @jax.jit
@@ -107,15 +113,18 @@ def _sketch(array: Leaf) -> Leaf:
     is that of the arrays. An array of up to 64 numbers is its own sketch.
     """
     if kind(array.dtype) == "complex":
-        array = jnp.stack([jnp.real(array), jnp.imag(array)])
+        parts = [jnp.real(array), jnp.imag(array)]
+        array = jnp.stack(parts)
     flat = array.reshape(-1).astype(np.float64)
     # Infinity, or not a number, is as good as one number.
     flat = jnp.where(abs(flat) < _LARGE, flat, 3.0)
     rows = max(math.ceil(flat.size / _BUCKETS), 1)
-    flat = jnp.pad(flat, (0, rows * _BUCKETS - flat.size))
+    padding = rows * _BUCKETS - flat.size
+    flat = jnp.pad(flat, (0, padding))
     # The same signs each time, so that sketches of two programs are compared; in 8 bits,
     # since the compiled program holds them.
     random = np.random.default_rng(0)
-    signs = random.choice([-1, 1], flat.size).astype(np.int8)
-    signed = flat * lax.convert_element_type(signs, np.float64)
+    signs = random.choice([-1, 1], flat.size)
+    small_signs = signs.astype(np.int8)
+    signed = flat * lax.convert_element_type(small_signs, np.float64)
     return jnp.sum(signed.reshape(rows, _BUCKETS), axis=0)

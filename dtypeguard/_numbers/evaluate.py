@@ -1,6 +1,7 @@
 """Evaluates an equation of a jaxpr in other dtypes than its own, and rounds its results."""
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -167,11 +168,11 @@ def _retyped_jaxpr(jaxpr: Jaxpr, dtype_of: DtypeOf, *_: object) -> Jaxpr:
     return retyped.jaxpr if is_open else retyped
 
 
+@dataclasses.dataclass
 class RetypedWalk(Walk[Leaf]):
     """Evaluates a jaxpr in other dtypes."""
 
-    def __init__(self, dtype_of: DtypeOf):
-        self.dtype_of = dtype_of
+    dtype_of: DtypeOf
 
     def constant(self, var, array):
         return jnp.asarray(array, self.dtype_of(var.aval.dtype))

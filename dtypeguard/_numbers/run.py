@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from .._leaves.types import Leaf
-from .._program.jaxprs import LoopOperands, Variable, is_literal, split_operands
+from .._program.jaxprs import LoopOperands, Variable, split_operands
 from .._program.program import CALL, COND, LOOPS, Block, Node
 from .arithmetic import Arithmetic, Either, Value, own_form
 from .compiled import call_compiled
@@ -74,6 +74,7 @@ class Switch(NamedTuple):
     plan: WidthPlan
 
 
+@dataclasses.dataclass(eq=False)
 class Run(Interpreter):
     """One run of a program, or of a body while JAX traces that.
 
@@ -84,18 +85,15 @@ class Run(Interpreter):
         switch: of a trace for several plans, what may compute by another one.
     """
 
-    def __init__(
-        self,
-        plan: WidthPlan,
-        probes: Probes,
-        arithmetic: Arithmetic,
-        switch: Switch | None = None,
-    ):
-        self.plan = plan
-        self._switch = switch
-        self.probes = probes
-        self.arithmetic = arithmetic
-        self.program = arithmetic.program
+    plan: WidthPlan
+    probes: Probes
+    arithmetic: Arithmetic
+    switch: Switch | None = None
+
+    @property
+    def program(self) -> NumericProgram:
+        """The program."""
+        return self.arithmetic.program
 
     def outputs(self, arguments: Sequence[Leaf]) -> list[Leaf]:
         """Returns the results of the program."""
@@ -160,7 +158,7 @@ class Run(Interpreter):
     ) -> tuple[list[Leaf], Noted]:
         """Returns the results of a body or a branch, and what is noted of it."""
         probes = self.probes.empty(followed)
-        inner = Run(self.plan, probes, self.arithmetic, self._switch)
+        inner = dataclasses.replace(self, probes=probes)
         results = self.left(node, inner.block(block, arguments))
         return results, probes.noted or {}
 
@@ -177,17 +175,16 @@ class Run(Interpreter):
         if intended is None:
             return super().read(user, place, var, values)
         block = user if isinstance(user, Block) else user.block
-        array = var.val if is_literal(var) else block.constants[var]
-        constant: Any = self._constant(var, array, intended)
+        constant: Any = self._constant(var, block.constant(var), intended)
         if isinstance(user, Block):
             return constant
         # What is inside of a call or a loop does not see that the line of it rounds.
         if self.entry(user) == ROUNDED:
             return constant.written
-        if self._switch is None or user.rule in WITHOUT_BLOCKS:
+        if self.switch is None or user.rule in WITHOUT_BLOCKS:
             return constant
         rounded = as_dtype(constant.written, constant.wide.dtype)
-        chosen = _chosen(self._switch, user, rounded, constant.wide)
+        chosen = _chosen(self.switch, user, rounded, constant.wide)
         return constant._replace(wide=chosen)
 
     def _constant(self, var: Variable, array: Leaf, intended: np.ndarray | None) -> Value:
@@ -252,8 +249,8 @@ class Run(Interpreter):
             numbers = range(node.inner[0].first, node.number)
             return self.compiled(numbers, compute, operands)
         results = super().node(node, operands)
-        if self._switch is not None and _may_round(node, operands):
-            results = self._switched(self._switch, node, operands, results)
+        if self.switch is not None and _may_round(node, operands):
+            results = self._switched(self.switch, node, operands, results)
         # The equations inside of a call have noted the same values.
         if node.rule != CALL:
             self.probes.results(node.number, results, operands)
@@ -263,7 +260,7 @@ class Run(Interpreter):
         self, switch: Switch, node: Node, operands: list[Value], results: Sequence[Leaf]
     ) -> list[Leaf]:
         """Returns the results of an equation, those by the other plan if it is on."""
-        run = Run(switch.plan, self.probes, self.arithmetic)
+        run = dataclasses.replace(self, plan=switch.plan, switch=None)
         chosen: list[Leaf] = []
         for result, other in zip(results, run.node(node, list(operands))):
             chosen.append(_chosen(switch, node, as_dtype(other, result.dtype), result))
@@ -305,7 +302,7 @@ class Run(Interpreter):
             if most_turns is not None:
                 return turns < most_turns
             # The condition notes nothing: its comparisons are the number of turns.
-            run = Run(self.plan, Probes(), self.arithmetic, self._switch)
+            run = dataclasses.replace(self, probes=Probes())
             (is_on,) = run.block(condition, [*constants, *carry])
             return is_on
 

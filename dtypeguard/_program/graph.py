@@ -51,10 +51,8 @@ class Constant:
     @property
     def value(self) -> Leaf | None:
         """Its number or array, if the jaxpr holds that."""
-        if is_literal(self.variable):
-            return self.variable.val
         block = self.user if isinstance(self.user, Block) else self.user.block
-        return block.constants.get(self.variable)
+        return block.constant(self.variable)
 
     @property
     def returned_by(self) -> Jaxpr | None:

@@ -190,9 +190,14 @@ class Block:
         return self.traces.wide.ends_of_width(open_jaxpr(self.jaxpr))
 
     @functools.cached_property
-    def constants(self) -> dict[Variable, Leaf]:
-        """The arrays that it holds, by their variables."""
+    def _constants(self) -> dict[Variable, Leaf]:
         return dict(zip(self.inputs, self.consts))
+
+    def constant(self, var: Variable) -> Leaf | None:
+        """Returns the number or the array that a variable is, if the jaxpr holds that."""
+        if is_literal(var):
+            return var.val
+        return self._constants.get(var)
 
     @functools.cached_property
     def uses(self) -> collections.Counter[Variable]:

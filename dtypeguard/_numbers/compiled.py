@@ -65,10 +65,10 @@ def _cut_to_turns(loop: Node, noted: Noted) -> bool:
         loop.room = 2 ** (turns - 1).bit_length()
         return False
     # The turns of the loops around it come first.
-    around = [outer for outer in loop.stack[1:] if outer.primitive.name in LOOPS]
+    outer_loops = [outer for outer in loop.stack[1:] if outer.primitive.name in LOOPS]
     numbers = range(loop.inner[0].first, loop.number)
     for key, rows in noted.items():
         number, _ = key
         if number in numbers:
-            noted[key] = lax.slice_in_dim(rows, 0, turns, axis=len(around))
+            noted[key] = lax.slice_in_dim(rows, 0, turns, axis=len(outer_loops))
     return True

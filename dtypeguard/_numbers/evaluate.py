@@ -211,11 +211,11 @@ def round_to(array: Leaf, dtype: DType) -> Leaf:
         return array
     if dtype == jnp.bfloat16 and array.dtype == _SINGLE_PRECISION:  # of the same range
         return lax.reduce_precision(array, 8, 7)
-    narrow = _narrowed(array, dtype)
+    narrow = _cast_behind_barrier(array, dtype)
     return lax.convert_element_type(narrow, array.dtype)
 
 
-def _narrowed(array: Leaf, dtype: DType) -> Leaf:
+def _cast_behind_barrier(array: Leaf, dtype: DType) -> Leaf:
     narrow = lax.convert_element_type(array, dtype)
     # Without a barrier XLA leaves out a rounding that is undone at once.
     return lax.optimization_barrier(narrow)
@@ -228,7 +228,7 @@ def round_inwards(array: Leaf, dtype: DType) -> Leaf:
     """
     if array.dtype == dtype:
         return array
-    narrow = _narrowed(array, dtype)
+    narrow = _cast_behind_barrier(array, dtype)
     rounded = lax.convert_element_type(narrow, array.dtype)
     # NaN, which is no number to step from, is not outside.
     is_outside = abs(rounded) > abs(array)

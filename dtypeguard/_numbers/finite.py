@@ -61,11 +61,11 @@ def not_finite(measures: Measures) -> tuple[Birth | None, Birth | None]:
     return birth, _first_birth(graph, bad, _born(wide), nan_inputs)
 
 
-def _more_than(counts: _Counts, others: _Counts) -> _Results:
+def _more_than(counts: _Counts, baseline: _Counts) -> _Results:
     """Returns the results of which more elements are not finite than in another run."""
     results: _Results = set()
     for key, count in counts.items():
-        if count[0] > others.get(key, _UNCOUNTED)[0]:
+        if count[0] > baseline.get(key, _UNCOUNTED)[0]:
             results.add(key)
     return results
 

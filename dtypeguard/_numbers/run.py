@@ -54,8 +54,8 @@ def run(
     variables = program.block.inputs[len(program.block.consts) :]
     # The first line may round the inputs alone.
     entry = WIDE if plan.is_wide_given else WRITTEN
-    given = map(jnp.asarray, arrays)
-    arguments = whole_run.all_crossed(given, variables, entry)
+    inputs = map(jnp.asarray, arrays)
+    arguments = whole_run.all_crossed(inputs, variables, entry)
     if is_compiled:
         return whole_run.compiled(range(program.size), Run.outputs, arguments)
     with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
@@ -167,15 +167,12 @@ class Run(Interpreter):
     def context(self, eqn):
         return under_mesh(eqn)
 
-    def constant(self, var, array):
-        return self._constant(var, array, None)
-
     def read(self, user, place, var, values):
         intended = user.intended.get(place)
         if intended is None:
             return super().read(user, place, var, values)
         block = user if isinstance(user, Block) else user.block
-        constant: Any = self._constant(var, block.constant(var), intended)
+        constant: Any = self.constant(var, block.constant(var), intended)
         if isinstance(user, Block):
             return constant
         # What is inside of a call or a loop does not see that the line of it rounds.
@@ -187,7 +184,7 @@ class Run(Interpreter):
         chosen = _chosen(self.switch, user, rounded, constant.wide)
         return constant._replace(wide=chosen)
 
-    def _constant(self, var: Variable, array: Leaf, intended: np.ndarray | None) -> Value:
+    def constant(self, var, array, intended: np.ndarray | None = None):
         """Returns a constant of the program, made once for all runs under a mesh."""
         # Each run asks for it again.
         formats = self.arithmetic.formats

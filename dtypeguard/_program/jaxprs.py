@@ -122,10 +122,6 @@ def manual_axes(eqn: Equation) -> Collection[str]:
     return params["manual_axes"]
 
 
-# Most parameters are such values, which are asked for no attribute.
-_PLAIN_TYPES = (type(None), bool, int, float, str)
-
-
 def jaxprs_in(params: object) -> list[Jaxpr]:
     """Returns the jaxprs among the parameters of an equation, also in tuples."""
     if isinstance(params, dict):
@@ -134,8 +130,7 @@ def jaxprs_in(params: object) -> list[Jaxpr]:
         return [params] if hasattr(open_jaxpr(params), "eqns") else []
     jaxprs: list[Jaxpr] = []
     for param in params:
-        if not isinstance(param, _PLAIN_TYPES):
-            jaxprs.extend(jaxprs_in(param))
+        jaxprs.extend(jaxprs_in(param))
     return jaxprs
 
 

@@ -256,11 +256,13 @@ class Run(Interpreter):
     def _switched(
         self, switch: Switch, node: Node, operands: list[Value], results: Sequence[Leaf]
     ) -> list[Leaf]:
-        """Returns the results of an equation, those by the other plan if it is on."""
+        """Returns the results of an equation, by the plan of a switch where that is on."""
         run = dataclasses.replace(self, plan=switch.plan, switch=None)
+        switched_results = run.node(node, list(operands))
         chosen: list[Leaf] = []
-        for result, other in zip(results, run.node(node, list(operands))):
-            chosen.append(_chosen(switch, node, as_dtype(other, result.dtype), result))
+        for result, switched in zip(results, switched_results):
+            switched = as_dtype(switched, result.dtype)
+            chosen.append(_chosen(switch, node, switched, result))
         return chosen
 
     # Loops, branches and shards
@@ -417,10 +419,10 @@ class Run(Interpreter):
         return self.all_crossed(floats, eqn.outvars, WIDE)
 
 
-def _chosen(switch: Switch, node: Node, other: Leaf, own: Leaf) -> Leaf:
-    """Returns what an equation makes by the other plan where its switch is on."""
+def _chosen(switch: Switch, node: Node, switched: Leaf, result: Leaf) -> Leaf:
+    """Returns what an equation makes by the plan of a switch where that is on."""
     is_on = lax.index_in_dim(switch.is_on, node.number, keepdims=False)
-    return lax.select(is_on, other, own)
+    return lax.select(is_on, switched, result)
 
 
 def _may_round(node: Node, operands: Sequence[Value]) -> bool:

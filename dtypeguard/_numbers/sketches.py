@@ -12,7 +12,7 @@ from jax import lax
 from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
 from .._program.jaxprs import Stack, value_kind
-from .._program.program import CALL, SCAN, Node
+from .._program.program import SCAN, Node
 from .._program.walk import Walk
 from . import plans
 from .nodes import Noted
@@ -66,17 +66,16 @@ class _SketchWalk(Walk[int | None]):
     def constant(self, var, array):
         return None
 
-    def node(self, node, operands):
-        # Two programs may call different functions for the same values.
-        if node.rule == CALL:
-            return self.block(node.inner[0], operands)
-        sources = [operands for _ in node.eqn.outvars]
-        if node.rule == SCAN:
-            sources = [[result] for result in self.block(node.inner[0], operands)]
-        results: list[int | None] = []
-        for place, values in enumerate(sources):
-            results.append(self._new(values, node, place))
-        return results
+    def computed(self, node, operands):
+        places = range(len(node.eqn.outvars))
+        return [self._new(operands, node, place) for place in places]
+
+    # A value inside is one of several turns, branches or shards, and has no one sketch.
+    visit_while = visit_cond = visit_shard_map = visit_custom_linear_solve = computed
+
+    def visit_scan(self, node, operands):
+        results = self.block(node.inner[0], operands)
+        return [self._new([result], node, place) for place, result in enumerate(results)]
 
     def _new(self, operands: Sequence[int | None], node: Node, place: int) -> int:
         shape = getattr(node.eqn.outvars[place].aval, "shape", ())

@@ -127,7 +127,7 @@ class Walk(Generic[_T]):
         body = node.inner[0]
         entered = self.entering(node, operands)
         of_condition, shared, first, scanned = split_operands(node.eqn, entered)
-        carry = self._all_crossing(node, first)
+        carry = self.left(node, first)
         # What the body returns comes in again, until nothing new does.
         results: list[_T] = []
         for attempt in itertools.count(1):
@@ -153,11 +153,8 @@ class Walk(Generic[_T]):
         """Returns the results of a body, of a branch or of shards."""
         return self.block(block, arguments)
 
-    def left(self, node: Node, results: list[_T], /) -> list[_T]:
-        """Returns the results of a loop, of branches or of shards outside of it."""
-        return self._all_crossing(node, results)
-
-    def _all_crossing(self, node: Node, values: list[_T]) -> list[_T]:
+    def left(self, node: Node, values: list[_T], /) -> list[_T]:
+        """Returns what leaves a loop, branches or shards, or comes round in a loop."""
         crossed: list[_T] = []
         for value, var in zip(values, node.eqn.outvars):
             crossed.append(self.crossing(value, var.aval))

@@ -170,7 +170,7 @@ class Arithmetic:
         """Returns the operands and the results of an equation that computes."""
         if self.scale is None or not node.is_backward:
             return self._unscaled(node, values, entry)
-        rounds_to = self.rule(WRITTEN).makes
+        rounds_to = self.formats.written
         if isinstance(entry, Computes):
             rounds_to = entry.of
             # A gradient is rounded where the scaled one would be: in its result.

@@ -223,10 +223,9 @@ class Measures:
         """
         if not self.total:
             return
-        groups = []
-        for first in range(0, self.lines, _LINES_IN_GROUP):
-            last = min(first + _LINES_IN_GROUP, self.lines)
-            groups.append(range(first, last))
+        numbers = range(self.lines)
+        firsts = numbers[::_LINES_IN_GROUP]
+        groups = [numbers[first : first + _LINES_IN_GROUP] for first in firsts]
         for group in sorted(groups, key=self.error, reverse=True):
             error = self.error(group)
             for number in group:

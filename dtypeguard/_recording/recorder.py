@@ -115,7 +115,11 @@ class Recorder:
         place = file, line
         running = self._lines.get(place, _RunningLine())
         names = {"", *running.words.attributes}
-        return [record for name, record in running.read if name in names]
+        records = []
+        for name, record in running.read:
+            if name in names:
+                records.append(record)
+        return records
 
     def forget_calls(self) -> None:
         """Forgets running functions, whose ends may not be seen, and numbers."""
@@ -165,8 +169,7 @@ class Recorder:
         variables = frame.f_locals
         constants = dict(variables["self"].constvar_to_val)
         for variable, value in constants.items():
-            array = getattr(value, "original", value)
-            record = self.record_of(array)
+            record = self.record_of(value)
             self._add(variable, record)
         for tracer in variables["out_tracers"]:
             record = self.record_of(tracer)

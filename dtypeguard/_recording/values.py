@@ -134,8 +134,6 @@ def _flat_variables(frame: FrameType) -> Iterator[list[Leaf]]:
     """Yields the leaves of each variable of a function of JAX's that is a tree."""
     variables = dict(variables_of(frame))
     for value in variables.values():
-        if package_of(type(value)) == "jax":
-            value = getattr(value, "vals", None)  # of a tree that is flat
         if is_a(value, (tuple, list)):
             yield [leaf for _, leaf in named_leaves(value)]
 

@@ -73,13 +73,16 @@ class Body:
         skipped = 0
         if not self.is_pair:
             skipped = len(graph.outputs) - count
-        if start < 0 or skipped < 0 or len(graph.outputs) < count:
+        if start < 0 or len(graph.outputs) < count:
             return None
         carry = graph.inputs[start : start + count]
         beside = graph.inputs[:start] + graph.inputs[start + count :]
         graph.inputs = carry + beside
         graph.outputs = graph.outputs[skipped : skipped + count]
-        types = [strong_type(graph.avals[value]) for value in graph.outputs]
+        types = []
+        for value in graph.outputs:
+            aval = graph.avals[value]
+            types.append(strong_type(aval))
         returned = SplitTree(carried.merged(types))
         return Program(None, graph, (self.name,), (carried,), (returned,))
 

@@ -146,16 +146,18 @@ def find(program: Program, beyond: LinesOfValue | None = None) -> Iterator[Drift
             if path not in returned:  # its structure has changed
                 continue
             array, output = returned[path]
-            for kind in _changed_kinds(graph.avals[value], graph.avals[output]):
-                if kind == "weak_type" and is_weak(graph.avals[value]):
+            old = graph.avals[value]
+            new = graph.avals[output]
+            for kind in _changed_kinds(old, new):
+                if kind == "weak_type" and is_weak(old):
                     lines = of_weak_leaf(program, graph.inputs.index(value))
                 else:
-                    matches = Has(kind, getattr(graph.avals[output], kind))
+                    matches = Has(kind, getattr(new, kind))
                     lines = why(graph, output, matches, 1 << value, beyond)
                     if lines.origin is None:  # no equation makes a literal
                         lines = lines._replace(origin=line_of_tracer(array))
-                avals = (graph.avals[value], graph.avals[output])
-                yield drift_between((TreeName(name), *path), kind, *avals, where, lines)
+                place = (TreeName(name), *path)
+                yield drift_between(place, kind, old, new, where, lines)
     if program.is_optimizer:
         yield from _drifts_of_updates(program, beyond)
 

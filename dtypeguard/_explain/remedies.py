@@ -4,12 +4,11 @@
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from .._leaves.cast_text import lost
-from .._leaves.dtypes import dtype_of, is_weak, kind
+from .._leaves.dtypes import is_weak, kind
 from .._leaves.leaf_type import type_text
 from .._leaves.types import DType
 from .finding import RefusedLeaf, users_line
@@ -87,20 +86,15 @@ def _dtypes_cast_back(leaves: Sequence[RefusedLeaf]) -> frozenset[DType]:
 
 
 def give_number(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
-    """Returns the remedy to give another number for one of Python's, else an array."""
+    """Returns the remedy to give an int for a float of Python's, else an array."""
     number = leaf.values[-1]
-    converted = np.asarray(number).astype(dtype).item()
-    number_kind = kind(dtype)
-    # Python has one type of floats, and none of 16 bits.
-    is_of_dtype = number_kind != "float" or dtype_of(converted) == dtype
-    if type(converted) is type(number) or not is_of_dtype:
-        sentence = f'give {NAMES} as jnp.asarray({number!r}, "{dtype}")'
-        return Remedy([leaf], line, sentence, frozenset([dtype]))
-    # The number itself: `int(x)` at its line would hide that a fraction is lost.
-    loss = lost(leaf.dtype, dtype) if converted != number else ""
-    article = "an" if number_kind == "int" else "a"
-    sentence = f"make {NAMES} {article} {number_kind}: {converted!r}{loss}"
-    return Remedy([leaf], line, sentence)
+    is_float = isinstance(number, float) and math.isfinite(number)
+    if is_float and kind(dtype) == "int":
+        # The number itself: `int(x)` at its line would hide that a fraction is lost.
+        loss = "" if number.is_integer() else lost(leaf.dtype, dtype)
+        return Remedy([leaf], line, f"make {NAMES} an int: {int(number)}{loss}")
+    sentence = f'give {NAMES} as jnp.asarray({number!r}, "{dtype}")'
+    return Remedy([leaf], line, sentence, frozenset([dtype]))
 
 
 def leave_out_of_grad(leaves: Sequence[RefusedLeaf], line: str) -> Remedy:

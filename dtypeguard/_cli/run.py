@@ -72,7 +72,7 @@ class ScriptWatch:
         if not self._is_open or not event.endswith("/backend_compile_duration"):
             return
         with contextlib.suppress(Exception):  # the list lacks it; the script runs on
-            from .._recompilation.compilations import Compilations
+            from .._recompilation.record import Compilations
 
             if self.compilations is None:
                 self.compilations = Compilations()

@@ -1,4 +1,4 @@
-"""What a program says of its lines of source: errors and shares."""
+"""Runs a program with some lines rounding: the errors and the shares of its lines."""
 
 import functools
 import math

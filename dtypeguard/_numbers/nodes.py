@@ -1,4 +1,4 @@
-"""How the equations of a program are run, and what runs them."""
+"""The rule by which each equation is run, and the base of what runs them (`run.py`)."""
 
 import contextlib
 from typing import Any

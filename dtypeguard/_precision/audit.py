@@ -13,9 +13,9 @@ from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._reference.comparison import comparison
 from .curve import Curve
+from .found_plan import PlanSearch, error_of, share_of
 from .integers import misfits, narrowed_bits
 from .losses import LineLosses
-from .plan_search import PlanSearch, error_of, share_of
 from .planned import BUDGET, ONE_INPUT, PlannedInputs, has_plan, inputs_of
 from .prepared import (
     NO_STATUS,

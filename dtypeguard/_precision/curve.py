@@ -11,8 +11,8 @@ from .._leaves.table import percent
 from .._leaves.types import Args, DType, Function, PyTree
 from .._numbers.measure import LARGEST_ERROR
 from .fix import smallest
+from .found_plan import PlanSearch, error_of, share_of
 from .headline import few_of
-from .plan_search import PlanSearch, error_of, share_of
 from .planned import PlannedInputs, Trials, plannable
 from .prepared import Prepared, Show
 from .ranking import Ranking

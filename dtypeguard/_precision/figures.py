@@ -7,7 +7,7 @@ from .._autocast.plan import Plan
 from .._costs.costs import NO_WORK, Work
 from .._reference.difference import Difference, Divergence
 from .._source.origin import Origin
-from .plan_search import PlanSearch
+from .found_plan import PlanSearch
 from .rows import (
     Decisions,
     Fixed,

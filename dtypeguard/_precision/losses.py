@@ -1,4 +1,4 @@
-"""What a report says of losses: which lines lose precision, and which to compute wider."""
+"""Measures within the time limit which lines lose precision, and which to compute wider."""
 
 import dataclasses
 import math

@@ -1,5 +1,6 @@
 """Why a function was compiled again.
 
-`compiling.py` reads the call that compiles from JAX's frames, and what it is compiled for;
-`compilations.py` compares two such calls and says what differs, with its lines.
+`call.py` reads the call that compiles from JAX's frames, and `parts.py` what it is compiled
+for. `record.py` keeps that while a script runs, `difference.py` compares two calls, and
+`report.py` says what differs, with its lines.
 """

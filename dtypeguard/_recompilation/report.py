@@ -9,7 +9,7 @@ from .._leaves.dtypes import fits
 from .._leaves.key_path import leaves_of_holders, path_text, tree_name
 from .._leaves.leaf_type import LeafType
 from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
-from .compilation import CallDifference
+from .difference import CallDifference
 
 _WEAK = (
     "Weak types come from Python numbers, that of jnp.array(1.0) too: give strongly typed "

@@ -8,7 +8,6 @@ from operator import itemgetter
 from types import FrameType
 from typing import Any, NamedTuple
 
-from .._leaves.compat import x64_enabled
 from .._leaves.types import Leaf, PyTree
 from .._source.inert import fields_of, is_a, items_of, package_of, variables_of
 from .._source.origin import callers, release
@@ -39,6 +38,9 @@ def value_type(value: Leaf) -> ValueType:
 
 def names_in_jax(dtype: object) -> set[str]:
     """Returns the names that arrays of JAX may have for the dtype of an array."""
+    # A recording begins while JAX is being imported.
+    from .._leaves.compat import x64_enabled
+
     name = str(dtype)
     names = {name}
     if not x64_enabled():  # JAX halves what NumPy has in 64 bits

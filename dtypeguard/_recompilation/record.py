@@ -13,7 +13,7 @@ from types import FrameType
 from .._source.files import is_installed
 from .._source.origin import Origin, Why
 from .call import call_that_compiles
-from .compilation import CallDifference, Compilation, call_differences, compilation_of
+from .difference import CallDifference, Compilation, call_differences, compilation_of
 from .report import lines_of_differences
 
 _OFTEN = 3  # functions of one code that are reported as one

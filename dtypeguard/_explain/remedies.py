@@ -88,8 +88,8 @@ def _dtypes_cast_back(leaves: Sequence[RefusedLeaf]) -> frozenset[DType]:
 def give_number(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
     """Returns the remedy to give an int for a float of Python's, else an array."""
     number = leaf.values[-1]
-    is_float = isinstance(number, float) and math.isfinite(number)
-    if is_float and kind(dtype) == "int":
+    is_for_int = kind(dtype) == "int"
+    if is_for_int and isinstance(number, float) and math.isfinite(number):
         # The number itself: `int(x)` at its line would hide that a fraction is lost.
         loss = "" if number.is_integer() else lost(leaf.dtype, dtype)
         return Remedy([leaf], line, f"make {NAMES} an int: {int(number)}{loss}")

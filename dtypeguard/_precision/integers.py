@@ -57,7 +57,7 @@ def narrowed_bits(measures: Measures) -> tuple[NarrowedBits, ...]:
         # merge.
         different = np.unique(np.asarray(operand))
         narrow_dtype = measures.program.formats.written(after)
-        narrowed = different.astype(narrow_dtype).astype(np.float64)
+        narrowed = different.astype(narrow_dtype).astype(np.complex128)
         _, counts = np.unique(narrowed, return_counts=True)
         merged = counts[counts > 1]
         equal = int(np.sum(merged))

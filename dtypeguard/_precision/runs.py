@@ -134,7 +134,7 @@ class Runs:
         # Plans run compiled as well, so this run may be compiled too.
         exact = self._measures.run(self._wide, arrays=arrays, is_compiled=True)
         inputs = self._measures.inputs(arrays, exact)
-        for number, place in self.updated.items():
+        for number, (place, *_) in self.updated.items():
             size = inputs.sizes[number]
             if math.isfinite(size):
                 after = exact[number]
@@ -204,17 +204,18 @@ class Runs:
         An element does not that is the input again as written, and another number in wide
         types. None of an output that is no input with an update.
         """
-        if number not in self.updated:
-            return None
         after = self.written[number]
         exact = self.own.exact[number]
-        before = self.own.arrays[self.updated[number]]
-        moves = exact != before.astype(exact.dtype)
-        stays = after == before.astype(after.dtype)
-        stuck = jnp.sum(moves & stays)
-        # An update that moves nothing in wide types has lost nothing.
-        moved = max(jnp.sum(moves), 1)
-        return float(stuck / moved)
+        shares = []
+        for place in self.updated.get(number, ()):
+            before = self.own.arrays[place]
+            moves = exact != before.astype(exact.dtype)
+            stays = after == before.astype(after.dtype)
+            stuck = jnp.sum(moves & stays)
+            # An update that moves nothing in wide types has lost nothing.
+            moved = max(jnp.sum(moves), 1)
+            shares.append(float(stuck / moved))
+        return max(shares, default=None)
 
     # With lines wide
 

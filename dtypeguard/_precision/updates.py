@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from .._program.graph import Graph
 
-_VALUE_KEEPING = ("convert_element_type", "copy", "optimization_barrier", "select_n")
+_VALUE_KEEPING = ("convert_element_type", "copy", "optimization_barrier")
 _ADDS = ("add", "add_any", "sub")
 
 
-def updated_inputs(graph: Graph, outputs: Sequence[int]) -> dict[int, int]:
-    """Returns the input to which an output adds something, by the places of both.
+def updated_inputs(graph: Graph, outputs: Sequence[int]) -> dict[int, list[int]]:
+    """Returns the inputs to which outputs add something, by the places of both.
 
     Args:
         graph: of the program.
@@ -28,17 +28,13 @@ def updated_inputs(graph: Graph, outputs: Sequence[int]) -> dict[int, int]:
 
     places = {}
     for number, output in enumerate(outputs):
-        has_sum = False
-        inputs = []
+        sums = []
         for value in graph.behind([output], changed_operands):
-            equation = graph.made_by.get(value)
-            # An input that comes out as it is has no update.
-            has_sum |= equation is not None and equation.primitive in _ADDS
-            if value in graph.inputs:
-                inputs.append(value)
-        if has_sum and inputs:
-            # An average of updates comes in as well, from further off than the params.
-            places[number] = inputs[0]
+            if value in graph.made_by and graph.made_by[value].primitive in _ADDS:
+                sums.append(value)
+        added_to = set(graph.behind(sums, changed_operands)).intersection(graph.inputs)
+        if added_to:
+            places[number] = sorted(added_to)
     return places
 
 
@@ -49,13 +45,13 @@ def _operands(graph: Graph, value: int) -> Sequence[int]:
         return graph.same_as(value)
     if equation.primitive == "sub":
         return equation.inputs[:1]
-    if equation.primitive in _VALUE_KEEPING + _ADDS:
+    if equation.primitive == "select_n":  # the first one tells which of the others
+        return equation.inputs[1:]
+    has_number = () in [_shape_of(graph, operand) for operand in equation.inputs]
+    # A decay; the number itself has another shape than params.
+    is_decay = equation.primitive == "mul" and has_number
+    if is_decay or equation.primitive in _VALUE_KEEPING + _ADDS:
         return equation.inputs
-    if equation.primitive == "mul":
-        shapes = [_shape_of(graph, operand) for operand in equation.inputs]
-        # A decay; the number itself has another shape than params.
-        if () in shapes:
-            return equation.inputs
     return ()
 
 

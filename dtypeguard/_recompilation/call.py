@@ -39,6 +39,7 @@ class CompilingCall:
         function: the function that the user gave.
         args: the arguments by position.
         kwargs: the arguments by name.
+        static_positions: the positions of the arguments that are constants of the program.
         static_names: the names of the arguments that are constants of the program.
         jaxpr: the program.
         out_tree: the structure of its results.
@@ -51,6 +52,7 @@ class CompilingCall:
     function: Function
     args: Args
     kwargs: Kwargs
+    static_positions: Sequence[int]
     static_names: Sequence[str]
     jaxpr: Jaxpr
     out_tree: PyTreeDef
@@ -72,8 +74,9 @@ class CompilingCall:
     def leaves(self) -> dict[KeyPath, Leaf]:
         """Returns the inputs of the program by path."""
         leaves = {}
-        for name, argument in self.arguments.items():
-            if name in self.static_names:
+        for position, (name, argument) in enumerate(self.arguments.items()):
+            # JAX knows no name of an argument that is given by position alone.
+            if position in self.static_positions or name in self.static_names:
                 continue
             for path, leaf in by_path(spread(argument), name).items():
                 # Equinox makes a constant of a Python number.
@@ -107,6 +110,7 @@ def _call_around(
     cached = cached_call["fun"]
     function = cached
     variables = cached_call
+    static_positions = settings.static_argnums
     code = code_of(cached)
     wrapper = package(code.co_filename) if code else ""
     caller = None
@@ -117,6 +121,7 @@ def _call_around(
             variables = frame.f_locals
             mapped = inspect.getclosurevars(variables["infer_params"]).nonlocals
             function = mapped["wrapped_fun"].f
+            static_positions = mapped["static_broadcasted_tuple"]
         elif wrapper in WRAPPERS and package(file) == wrapper:
             wrapping: Any = frame.f_locals.get("self")
             if package_of(type(wrapping)) == wrapper and hasattr(wrapping, "__wrapped__"):
@@ -125,11 +130,14 @@ def _call_around(
         elif is_users(file):
             caller = origin_of_frame(frame)
             break
+    if wrapper == "equinox":
+        static_positions = ()  # of the arguments of a function of its own
     return CompilingCall(
         cached=cached,
         function=function,
         args=variables["args"],
         kwargs=variables["kwargs"],
+        static_positions=static_positions,
         static_names=settings.static_argnames,
         jaxpr=traced.params["jaxpr"],
         out_tree=traced.out_tree,

@@ -1,6 +1,7 @@
 """What a call is compiled for: the types of its leaves, and its constants."""
 
 import dataclasses
+import itertools
 from collections.abc import Hashable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from .._recording.values import is_concrete
 from .._source.inert import fields_of, is_a, items_of, static
 from .call import CompilingCall
 
+_MOST_CONSTANTS = 20_000
 _DEEPEST_CONSTANT = 8  # of arguments that are searched for constants
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
@@ -54,7 +56,9 @@ def parts_of_call(
         record = _record_of_part(path, leaf)
         parts[path] = ArgumentPart(str(leaf_type), leaf_type, record, leaf_type)
     for name, argument in call.arguments.items():
-        for path, part in _constants((TreeName(name),), argument):
+        constants = _constants((TreeName(name),), argument)
+        # An object may lead to others without end.
+        for path, part in itertools.islice(constants, _MOST_CONSTANTS):
             parts.setdefault(path, part)
     return parts
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from jax import tree_util
 
 from .._leaves.cast_text import cast_text, lost, return_as
-from .._leaves.dtypes import fits
+from .._leaves.dtypes import fits, kind
 from .._leaves.key_path import leaves_of_holders, path_text, tree_name
 from .._leaves.leaf_type import LeafType
 from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
@@ -155,6 +155,8 @@ def _advice_for_leaf(difference: CallDifference, first: LeafType, second: LeafTy
     why = difference.why
     if before == after:
         return _WEAK
+    if kind(before) is None or kind(after) is None:  # a random key
+        return ""
     begin = f"Begin {path_text(difference.path)} as {after}"
     if why.begun is not None:
         begin = f"{begin} at {why.begun.users}"

@@ -95,7 +95,7 @@ class Monitored:
             return
         self._is_on = False
         _monitoring.set_events(_TOOL, 0)
-        for code in self._codes.values():
+        for code in list(self._codes.values()):
             _monitoring.set_local_events(_TOOL, code, 0)
         _monitoring.free_tool_id(_TOOL)
         self._codes.clear()

@@ -35,11 +35,18 @@ class Annotation(Walk[_Known]):
 
     Args:
         formats: the dtypes of the program.
+        is_judged: whether it is compared with a reference.
         leave_out: is told of an equation that has no wide form.
     """
 
-    def __init__(self, formats: Formats, leave_out: Callable[[Stack], None]):
+    def __init__(
+        self,
+        formats: Formats,
+        is_judged: bool,
+        leave_out: Callable[[Stack], None],
+    ):
         self._formats = formats
+        self._is_judged = is_judged
         self._leave_out = leave_out
 
     def constant(self, var, array):
@@ -109,7 +116,7 @@ class Annotation(Walk[_Known]):
         for place, var in enumerate(variables):
             if not self._formats.rounds(getattr(var.aval, "dtype", None)):
                 continue
-            value = traces.wide.intended_constant(user, place)
+            value = traces.wide.intended_constant(user, place, self._is_judged)
             # A float32 number has lost digits of the source's decimal in any trace.
             if value is None and is_scalar_literal(var) and var.aval.dtype == np.float32:
                 value = np.asarray(var.val)

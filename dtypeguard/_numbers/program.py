@@ -38,6 +38,7 @@ class NumericProgram:
         jaxpr: a closed jaxpr.
         formats: its dtypes.
         traces: it beside other traces of the function, as far as there are any.
+        is_judged: whether it is compared with a reference, which has the eps of its dtype.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class NumericProgram:
         jaxpr: Jaxpr,
         formats: Formats,
         traces: SecondTraces,
+        is_judged: bool = False,
     ):
         self.jaxpr = jaxpr
         self.formats = formats
@@ -59,7 +61,7 @@ class NumericProgram:
         self.block = Block(jaxpr, traces=traces)
         # Without `narrow` they are fixed, so that what is drawn with them is a sample.
         is_fixed = formats.narrow is None
-        annotation = Annotation(formats, self.leave_out)
+        annotation = Annotation(formats, is_judged, self.leave_out)
         annotation.block(self.block, [is_fixed for _ in jaxpr.in_avals])
         self.size = number_nodes(self.block)
         self.while_loops: list[Node] = []

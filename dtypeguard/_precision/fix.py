@@ -63,10 +63,8 @@ def fix_of(
         return 1, quarters, len(run.lines), run.remaining
 
     nothing = runs.nothing._replace(level=level)
-    tried = [nothing]
-    for number in candidates:
-        tried.append(wide([number]))
-    best = min(tried, key=merit)
+    alone = {number: wide([number]) for number in candidates}
+    best = min([nothing, *alone.values()], key=merit)
     is_enough = best.error <= bound and best.price <= _DEAR
     if not candidates or is_enough:
         return best
@@ -74,10 +72,14 @@ def fix_of(
     def error(lines: Sequence[int]) -> float:
         return wide(lines).error
 
-    ranked = order[:_MOST_TOGETHER]
+    def rank(number: int) -> tuple[bool, float]:
+        run = alone.get(number, nothing)
+        # What makes most products wide comes last, and is dropped first.
+        return run.price > _DEAR, run.remaining
+
+    ranked = sorted(order, key=rank)[:_MOST_TOGETHER]
     lines = smallest(ranked, error, bound)
-    tried.append(wide(lines))
-    best = min(tried, key=merit)
+    best = min([*alone.values(), wide(lines)], key=merit)
     is_of_use = best.error <= bound or best.remaining <= _HALF
     return best if is_of_use else nothing
 

@@ -104,7 +104,7 @@ class Alignment:
         self._first = first
         self._jaxprs: set[int] = set()
         self._partners: dict[int, Equation] = {}
-        self._doubtful: dict[_UseKey, np.ndarray] = {}
+        self._constants: dict[_UseKey, np.ndarray] = {}
         self._intended: dict[_UseKey, np.ndarray] = {}
         self._moves: dict[int, bool] = {}
         self._ends = collections.defaultdict[int, set[int]](set)
@@ -117,18 +117,31 @@ class Alignment:
         """Returns the equation of the second trace in the place of one of the first."""
         return self._partners.get(id(eqn))
 
-    def intended_constant(self, user: Equation | Jaxpr, place: int) -> np.ndarray | None:
+    def intended_constant(
+        self, user: Equation | Jaxpr, place: int, rounds: bool = False
+    ) -> np.ndarray | None:
         """Returns the constant of the second trace, where it is a different number.
 
         Args:
             user: the equation whose operand it is, or the open jaxpr that returns it.
             place: of the operand, or of the output.
+            rounds: whether it has to round to the constant of the first trace: the eps of a
+                dtype does not round to that of another one.
         """
-        return self._intended.get((id(user), place))
+        key = (id(user), place)
+        intended = self._intended.get(key)
+        if intended is None or not rounds:
+            return intended
+        if not _rounds_to(intended, self._constants[key]):
+            return None
+        return intended
 
     def doubtful_constant(self, eqn: Equation, place: int) -> np.ndarray | None:
         """Returns a constant of the first trace of which the second tells nothing more."""
-        return self._doubtful.get((id(eqn), place))
+        key = (id(eqn), place)
+        if key in self._intended:
+            return None
+        return self._constants.get(key)
 
     def follows(self, eqn: Equation) -> bool | None:
         """Returns whether the target of a conversion moves with the arguments' dtypes.
@@ -219,10 +232,9 @@ class Alignment:
         second = np.asarray(second_value)
         if first.shape != second.shape:
             return
-        numbers = first.astype(float)
-        if np.array_equal(numbers, second.astype(float), equal_nan=True):
-            self._doubtful[key] = first
-        else:
+        self._constants[key] = first
+        number = first.astype(float)
+        if not np.array_equal(number, second.astype(float), equal_nan=True):
             self._intended[key] = second
 
 
@@ -297,6 +309,12 @@ def _is_float_cast(eqn: Equation) -> bool:
     operand_kind = value_kind(eqn.invars[0].aval)
     result_kind = value_kind(eqn.outvars[0].aval)
     return operand_kind == result_kind == "float"
+
+
+def _rounds_to(wide: np.ndarray, narrow: np.ndarray) -> bool:
+    with np.errstate(all="ignore"):
+        rounded = wide.astype(narrow.dtype)
+    return np.array_equal(rounded, narrow, equal_nan=True)
 
 
 def _inner_jaxprs(eqn: Equation) -> list[Jaxpr]:

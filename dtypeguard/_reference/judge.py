@@ -69,7 +69,7 @@ class RunCall(NamedTuple):
 
     def numeric(self, formats: Formats) -> NumericProgram:
         """Returns the program in some dtypes."""
-        return NumericProgram(self.program, formats, self.traces)
+        return NumericProgram(self.program, formats, self.traces, is_judged=True)
 
 
 class Bound(NamedTuple):

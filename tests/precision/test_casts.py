@@ -121,11 +121,9 @@ def test_lines_inside_an_optimizer_have_a_policy_for_a_remedy():
     assert audit_precision(state_after(guarded, 300), PARAMS).error < 0.2 * bare.error
 
 
-def test_parts_of_a_tree_are_lines_and_many_of_them_are_one():
+def test_parts_of_a_tree_are_lines():
     params = {f"w{n:02}": jnp.ones(2, BF16) for n in range(40)}
     updates = {name: jnp.full(2, 1e-3) for name in params}
     report = audit_precision(lambda p: apply_updates(p, updates), params)
-    assert len(report.losses) == 33
     named = {loss.cast for loss in report.losses}
-    assert "apply_updates's cast of params['w00']" in named
-    assert "apply_updates's cast of 8 leaves of params" in named
+    assert named == {f"apply_updates's cast of params[{name!r}]" for name in params}

@@ -118,7 +118,7 @@ def test_without_a_tolerance_the_best_cheap_row_is_the_plan():
     found = plan_call(routed, args, {}, BF16, None, ONE_INPUT, lambda text: None)
     (entry,) = found.plan.entries
     assert entry.place.endswith("test_planning.py:route")
-    assert entry.expression is None
+    assert not entry.expression
     assert 0.95 < found.plan.share < 1
     bare = next(x for x in found.curve if x.default == "products" and not x.entries)
     assert found.plan.error < bare.error / 2

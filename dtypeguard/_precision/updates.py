@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from .._program.graph import Graph
 
-_VALUE_KEEPING = ("convert_element_type", "copy", "optimization_barrier")
+_VALUE_KEEPING = ("convert_element_type", "copy", "optimization_barrier", "select_n")
 _ADDS = ("add", "add_any", "sub")
 
 
@@ -19,16 +19,16 @@ def updated_inputs(graph: Graph, outputs: Sequence[int]) -> dict[int, list[int]]
     def changed_operands(value: int) -> list[int]:
         """Returns the values of its shape that a value may be, but for an update."""
         shape = _shape_of(graph, value)
-        operands = []
+        operands: list[int] = []
         for operand in _operands(graph, value):
             # Params and their update have one shape: none goes through a sum.
             if _shape_of(graph, operand) == shape:
                 operands.append(operand)
         return operands
 
-    places = {}
+    places: dict[int, list[int]] = {}
     for number, output in enumerate(outputs):
-        sums = []
+        sums: list[int] = []
         for value in graph.behind([output], changed_operands):
             if value in graph.made_by and graph.made_by[value].primitive in _ADDS:
                 sums.append(value)
@@ -45,8 +45,6 @@ def _operands(graph: Graph, value: int) -> Sequence[int]:
         return graph.same_as(value)
     if equation.primitive == "sub":
         return equation.inputs[:1]
-    if equation.primitive == "select_n":  # the first one tells which of the others
-        return equation.inputs[1:]
     has_number = () in [_shape_of(graph, operand) for operand in equation.inputs]
     # A decay; the number itself has another shape than params.
     is_decay = equation.primitive == "mul" and has_number

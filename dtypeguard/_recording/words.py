@@ -7,6 +7,8 @@ import re
 import types
 from typing import Any
 
+from .values import names_in_jax
+
 _OF_VARIABLE = re.compile("(?=.*(FAST|NAME|GLOBAL|DEREF))(STORE|LOAD)_")
 
 
@@ -29,9 +31,9 @@ class Words:
     def asks_for(self, dtype: object) -> bool:
         """Returns whether the line casts, or names a dtype such as `jnp.float32`."""
         words = {*self.attributes, *self.read}
-        # With x64 off JAX halves a dtype of 64 bits.
-        doubled = str(dtype).replace("32", "64")
-        return not words.isdisjoint(("astype", str(dtype), doubled))
+        if "astype" in words:
+            return True
+        return any(str(dtype) in names_in_jax(word) for word in words)
 
 
 def words_at(code: types.CodeType, line: int) -> Words:

@@ -118,10 +118,17 @@ def test_without_a_tolerance_the_best_cheap_row_is_the_plan():
     found = plan_call(routed, args, {}, BF16, None, ONE_INPUT, lambda text: None)
     (entry,) = found.plan.entries
     assert entry.place.endswith("test_planning.py:route")
-    assert not entry.expression
+    assert entry.expression == ""
     assert 0.95 < found.plan.share < 1
     bare = next(x for x in found.curve if x.default == "products" and not x.entries)
     assert found.plan.error < bare.error / 2
+
+
+def test_no_row_is_run_with_more_wide_than_is_needed(module):
+    found = searched(module.step, module.inputs(), 0.0025)
+    *rows, all_wide = found.curve
+    assert all_wide.share == 0
+    assert min(row.share for row in rows) == found.plan.share
 
 
 def test_a_plan_is_right_for_all_of_several_inputs(module):

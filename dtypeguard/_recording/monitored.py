@@ -104,9 +104,13 @@ class Monitored:
 
     def _watch(self, code: CodeType, events: int) -> None:
         """Switches on some events of a function, if it has none yet."""
-        if id(code) not in self._codes:
-            self._codes[id(code)] = code
-            _monitoring.set_local_events(_TOOL, code, events)
+        if id(code) in self._codes:
+            return
+        with self._lock:
+            # Another thread may have left the context since this one saw the event.
+            if self._is_on:
+                self._codes[id(code)] = code
+                _monitoring.set_local_events(_TOOL, code, events)
 
     def _again(self, code: CodeType, event: object, most: int = _MOST_LOOKS) -> object:
         """Returns what switches an event off, once it was looked at often enough."""

@@ -7,6 +7,7 @@ import io
 import pdb
 import sys
 import textwrap
+import threading
 import types
 import weakref
 
@@ -306,6 +307,32 @@ def test_it_begins_again_after_it_has_ended(run):
     for _ in range(5):
         with context, context:
             assert maker(module.f()) == marks["made"]
+
+
+def test_a_thread_ends_the_record_while_another_calls_a_function(run):
+    module, _ = run(FUNCTION)
+    monitoring = sys.monitoring
+    tool = monitoring.OPTIMIZER_ID  # Python calls the tool of the highest number first
+    context = explain()
+
+    def end(code, instruction):
+        """Runs between the begin of a function and its callback in the record."""
+        if code is module.f.__code__:
+            thread = threading.Thread(target=context.__exit__, args=(None, None, None))
+            thread.start()
+            thread.join()
+
+    context.__enter__()
+    monitoring.use_tool_id(tool, "other")
+    try:
+        monitoring.register_callback(tool, monitoring.events.PY_START, end)
+        monitoring.set_events(tool, monitoring.events.PY_START)
+        assert module.f().shape == (3,)
+    finally:
+        monitoring.set_events(tool, 0)
+        monitoring.register_callback(tool, monitoring.events.PY_START, None)
+        monitoring.free_tool_id(tool)
+    test_it_begins_again_after_it_has_ended(run)
 
 
 def test_each_thread_is_recorded(recorded):

@@ -1,6 +1,7 @@
 """What differs between a lock and a step as it is."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import collections
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from .computations import (
@@ -13,15 +14,7 @@ from .computations import (
     LockEntry,
     no_entries,
 )
-from .step import (
-    TABLES,
-    LeavesOfPath,
-    Lock,
-    TracedStep,
-    TypedLeaf,
-    leaves_by_node,
-    type_texts,
-)
+from .step import TABLES, Lock, TracedStep, path_in
 
 
 class ChangedRow(NamedTuple):
@@ -87,7 +80,7 @@ def differences(
     """
     leaves = []
     for table in TABLES:
-        leaves += _changes_of_table(table, getattr(lock, table), step.leaves[table])
+        leaves += _changes_of_table(lock, step, table)
     return _changes_of_functions(lock.functions, step.lock.functions), leaves
 
 
@@ -163,26 +156,25 @@ def _entries_of_kind(kind: str, texts: Iterable[str]) -> list[LockEntry]:
     return [LockEntry(kind, text) for text in texts]
 
 
-def _changes_of_table(
-    table: str, types: Mapping[str, str], leaves: Sequence[TypedLeaf]
-) -> list[LeavesChange]:
-    """Returns the leaves of a table that changed their type, by path in the lock."""
-    # New leaves are below no path of the lock.
-    groups: LeavesOfPath = {path: [] for path in (*types, "")}
-    for leaf in leaves:
-        covering = ""
-        for node in leaf.nodes:
-            if node in types:
-                covering = node
-        groups[covering].append(leaf)
-    changes = []
-    for path, group in groups.items():
-        locked = types.get(path, "")
-        # Without leaves, those of the lock are gone.
-        nodes = leaves_by_node(group, path) or {path: []}
-        for node, types_after in type_texts(nodes).items():
-            if types_after != locked:
-                row = ChangedRow(f"{table} {node}", locked, types_after)
-                values = {leaf.value for leaf in nodes[node]}
-                changes.append(LeavesChange(table, row, values))
-    return changes
+def _changes_of_table(lock: Lock, step: TracedStep, table: str) -> list[LeavesChange]:
+    """Returns the leaves of a table that changed their type."""
+    locked = lock.types[table]
+    types = step.lock.types[table]
+    gone = dict(locked)
+    values_of_row = collections.defaultdict(set)
+    for leaf in step.leaves[table]:
+        # New leaves are below no path of the lock.
+        locked_path = path_in(locked, leaf)
+        gone.pop(locked_path, None)
+        before = locked.get(locked_path, "")
+        path = path_in(types, leaf)
+        after = types[path]
+        if before != after:
+            # One of them may stand for leaves that are as they were.
+            longer_path = max(path, locked_path, key=len)
+            row = ChangedRow(f"{table} {longer_path}", before, after)
+            values_of_row[row].add(leaf.value)
+    for path, before in gone.items():
+        row = ChangedRow(f"{table} {path}", before, "")
+        values_of_row[row] = set()
+    return [LeavesChange(table, row, values) for row, values in values_of_row.items()]

@@ -170,13 +170,13 @@ class Computation:
 
     def _text_of_flow(self, kind_of_flow: str, takes: set[str], gives: set[str]) -> str:
         """Returns the types of operands and results, and of its sums where these differ."""
-        text = _in_one_text(gives)
+        text = one_text(gives)
         if takes != gives:
-            operands = _in_one_text(takes)
+            operands = one_text(takes)
             text = f"{operands} -> {text}"
         is_of_one_type = takes == gives == self._sums and len(gives) == 1
         if kind_of_flow == SUM and not is_of_one_type:
-            types_of_sums = _in_one_text(self._sums)
+            types_of_sums = one_text(self._sums)
             text += f" in {types_of_sums}"
         return text.strip()
 
@@ -282,7 +282,8 @@ def _type_name(aval: Aval) -> str:
     return f"weak {name_without_flag}"
 
 
-def _in_one_text(names: Iterable[str]) -> str:
+def one_text(names: Iterable[str]) -> str:
+    """Returns the names of types as a lock has them."""
     return ", ".join(sorted(names))
 
 

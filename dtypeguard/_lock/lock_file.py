@@ -29,7 +29,7 @@ def lock_text(lock: Lock) -> str:
         lines += ["", f"[{section}]"]
         lines += _lines_of_function(entries)
     for table in TABLES:
-        types = getattr(lock, table)
+        types = lock.types[table]
         if types:
             lines += ["", f"[{table}]"]
             lines += [toml_line(path, name) for path, name in types.items()]
@@ -78,7 +78,7 @@ def _lock_of_data(data: dict[str, Any]) -> Lock:
         for function, lines in tables.items():
             functions[file, function] = _entries(lines)
     types = {name: dict(data.get(name, {})) for name in TABLES}
-    return Lock(str(data["step"]), functions, **types)
+    return Lock(str(data["step"]), functions, types)
 
 
 def _entries(lines: dict[str, list[str]]) -> LockEntries:

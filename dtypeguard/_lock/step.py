@@ -5,6 +5,7 @@ import contextlib
 import functools
 import inspect
 import os
+import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
 from types import CodeType
@@ -29,9 +30,9 @@ from .computations import (
     LockEntries,
     computations,
     no_entries,
+    one_text,
 )
 
-TypeOfPath = dict[str, str]
 INPUTS = "inputs"
 OUTPUTS = "outputs"
 TABLES = (INPUTS, OUTPUTS)
@@ -49,7 +50,7 @@ class TypedLeaf(NamedTuple):
         value: its number in the graph.
     """
 
-    nodes: Sequence[str]
+    nodes: tuple[str, ...]
     name: str
     value: int
 
@@ -60,14 +61,12 @@ class Lock(NamedTuple):
     Attributes:
         step: its file and its name.
         functions: the entries of each function.
-        inputs: the types of the inputs, by path.
-        outputs: the types of the outputs, by path.
+        types: those of inputs and outputs, by table and path.
     """
 
     step: str
     functions: dict[LockedFunction, LockEntries]
-    inputs: TypeOfPath
-    outputs: TypeOfPath
+    types: dict[str, dict[str, str]]
 
 
 class TracedStep(NamedTuple):
@@ -131,9 +130,8 @@ def lock_of(
             entries = functions.setdefault(call.function, no_entries())
             entries[entry.kind][entry.text] += 1
     leaves = _locked_leaves(program, step)
-    inputs = leaves_by_node(leaves[INPUTS])
-    outputs = leaves_by_node(leaves[OUTPUTS])
-    lock = Lock(name, functions, type_texts(inputs), type_texts(outputs))
+    types = {table: _types_by_path(leaves[table]) for table in TABLES}
+    lock = Lock(name, functions, types)
     return TracedStep(lock, calls, leaves, function_of)
 
 
@@ -155,7 +153,7 @@ def _name_of_file(file: str, folder: str) -> str:
         with contextlib.suppress(ValueError):  # on another drive
             name = os.path.relpath(file, folder)
     # A lock is checked in, and read on systems with another separator.
-    return name.replace(os.sep, "/")
+    return pathlib.PurePath(name).as_posix()
 
 
 def _locked_leaves(program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
@@ -188,7 +186,7 @@ def _typed_leaves(
     return leaves
 
 
-def _nodes_of(path: str) -> list[str]:
+def _nodes_of(path: str) -> tuple[str, ...]:
     """Returns the paths that lead to a leaf: `params`, `params['layer_*']`, and so on."""
     names = list(parts(path))
     if _RESULT.match(path):
@@ -199,33 +197,30 @@ def _nodes_of(path: str) -> list[str]:
         # Layers are alike: how many there are is no matter of types.
         folded_key = _NUMBER.sub("*", key)
         nodes.append(nodes[-1] + folded_key)
-    return nodes
+    return tuple(nodes)
 
 
-LeavesOfPath = dict[str, list[TypedLeaf]]
-
-
-def type_texts(leaves_of_path: LeavesOfPath) -> TypeOfPath:
-    """Returns the types of leaves by path."""
-    types = {}
-    for path, leaves in leaves_of_path.items():
-        names = {leaf.name for leaf in leaves}
-        types[path] = ", ".join(sorted(names))
-    return types
-
-
-def leaves_by_node(leaves: Sequence[TypedLeaf], above: str = "") -> LeavesOfPath:
-    """Returns leaves by the path of the first node, from one on, that has a single type."""
+def _types_by_path(leaves: Sequence[TypedLeaf]) -> dict[str, str]:
+    """Returns the types of leaves by the first node below which all have the same."""
     names_below = collections.defaultdict(set)
     for leaf in leaves:
         for node in leaf.nodes:
             names_below[node].add(leaf.name)
-    leaves_of_path = collections.defaultdict(list)
+    names_of_path = collections.defaultdict(set)
     for leaf in leaves:
         path = leaf.nodes[-1]
         for node in leaf.nodes:
-            if node.startswith(above) and len(names_below[node]) == 1:
+            if len(names_below[node]) == 1:
                 path = node
                 break
-        leaves_of_path[path].append(leaf)
-    return leaves_of_path
+        names_of_path[path].add(leaf.name)
+    return {path: one_text(names) for path, names in names_of_path.items()}
+
+
+def path_in(types: Mapping[str, str], leaf: TypedLeaf) -> str:
+    """Returns the path that stands for a leaf in a table of a lock; "" if none does."""
+    covering = ""
+    for node in leaf.nodes:
+        if node in types:
+            covering = node
+    return covering

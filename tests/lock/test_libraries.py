@@ -48,8 +48,8 @@ def test_equinox(tmp_path):
     lock, table = lines(make_step, *arguments(2))
     assert table["compute_loss"]["products"] == ["bfloat16 @ bfloat16 -> bfloat16"]
     assert table["compute_loss"]["casts"] == ["bfloat16 -> float32"]
-    assert lock.inputs["opt_state[*].mu"] == "bfloat16"
-    assert lock.inputs["model"] == lock.outputs["result[0]"] == "bfloat16"
+    assert lock.types["inputs"]["opt_state[*].mu"] == "bfloat16"
+    assert lock.types["inputs"]["model"] == lock.types["outputs"]["result[0]"] == "bfloat16"
     path = tmp_path / "mlp.lock"
     updated(make_step, *arguments(2), path=path)
     check_lock(make_step, *arguments(7), path=path)
@@ -84,7 +84,7 @@ def test_a_layer_of_nnx_counts_for_the_line_that_calls_it(tmp_path):
 
     lock, table = lines(train_step, *arguments(BF16))
     assert table["__call__"]["products"] == ["bfloat16 @ bfloat16 -> bfloat16"]
-    assert lock.inputs["model"] == lock.outputs["model"] == "float32"
+    assert lock.types["inputs"]["model"] == lock.types["outputs"]["model"] == "float32"
     path = tmp_path / "net.lock"
     updated(train_step, *arguments(BF16), path=path)
     check_lock(train_step, *arguments(BF16), path=path)
@@ -150,7 +150,7 @@ def test_what_jax_transforms():
     assert table["double"]["arithmetic"] == ["bfloat16 -> float32"]
     # The rules of `scaled` count for the line that calls it.
     assert table["layer"]["arithmetic"] == ["bfloat16", "bfloat16"]
-    assert lock.outputs == {
+    assert lock.types["outputs"] == {
         "result[0]": "bfloat16",
         "result[1]": "float32",
         "result[2]": "float32",
@@ -164,7 +164,7 @@ def test_numbers_in_keys_fold():
     batch = jnp.zeros(2, jnp.uint8), jnp.zeros(2, jnp.int32)
     params = {f"layer_{n}": {"w": jnp.ones(2, BF16), "b": jnp.ones(2)} for n in range(3)}
     lock, _ = lines(f, batch, params)
-    assert lock.inputs == {
+    assert lock.types["inputs"] == {
         "batch[*]": "int32, uint8",
         "params['layer_*']['b']": "float32",
         "params['layer_*']['w']": "bfloat16",

@@ -8,7 +8,7 @@ import ast
 import dataclasses
 import difflib
 import functools
-import os
+import pathlib
 from types import CodeType
 
 from .._program.jaxprs import Stack
@@ -58,9 +58,8 @@ def file_name(file: str) -> str:
     # IPython gives each cell a file with another number in its name.
     if file_text(file) != name:
         return "<cell>"
-    if os.path.isabs(name):
-        name = os.path.basename(name)
-    return name.replace(os.sep, "/")
+    path = pathlib.PurePath(name)
+    return path.name if path.is_absolute() else path.as_posix()
 
 
 class PlanUse:

@@ -7,6 +7,7 @@ import argparse
 import dataclasses
 import json
 import os
+import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
@@ -113,7 +114,8 @@ def _path_in_repository(file: str) -> str:
     root = os.environ.get("GITHUB_WORKSPACE") or os.getcwd()
     # Links in the path of a runner's workspace lead to other names of one file.
     folder = os.path.join(os.path.realpath(root), "")
-    return os.path.realpath(file).removeprefix(folder).replace(os.sep, "/")
+    path = os.path.realpath(file).removeprefix(folder)
+    return pathlib.PurePath(path).as_posix()
 
 
 def _escaped(text: str, more: str = "") -> str:

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from .._leaves.types import Leaf
 from .._program.graph import Graph
 from .._program.jaxprs import SHAPES
-from .._source.origin import Origin
+from .._source.origin import Origin, Why
 from .provenance import traced_value
-from .why import line_of, unwrapped
+from .why import line_of, lines_beyond, unwrapped
 
-# They change a shape or pick numbers out of an operand, and compute none.
+# They pick numbers out of an operand, and compute none: the others say where.
 _MOVES = SHAPES | {"dynamic_slice", "gather"}
 _WHOLE = "floor", "ceil", "round"
 # What stands between a line that makes numbers whole and their use as an index.
@@ -28,21 +28,29 @@ def origin_of_equation(value: Leaf) -> Origin | None:
     return line_of(graph.made_by.get(place))
 
 
-def origin_of_whole_numbers(value: Leaf) -> Origin | None:
-    """Returns the line that made the floats of an array whole, by `floor` for example."""
+def lines_of_index(value: Leaf) -> Why:
+    """Returns the lines that made the floats of an index, if they are only passed on.
+
+    That is where they were made whole, by `floor` for example, or where the array was made
+    from which a program picks them.
+    """
     traced = traced_value(unwrapped(value))
     if traced is None:
-        return None
+        return Why()
     graph, place = traced
-    for source in _values_behind(graph, place):
+    for source in _values_behind(graph, place, _BETWEEN):
         equation = graph.made_by.get(source)
         if equation is not None and equation.primitive in _WHOLE:
-            return line_of(equation)
-    return None
+            return Why(line_of(equation))
+    # Moves alone are a chain.
+    *_, source = _values_behind(graph, place)
+    return Why() if source in graph.made_by else lines_beyond(graph)(source)
 
 
-def _values_behind(graph: Graph, start: int) -> Iterator[int]:
-    """Yields a value and its sources, through moves and what stands between."""
+def _values_behind(
+    graph: Graph, start: int, primitives: Sequence[str] = ()
+) -> Iterator[int]:
+    """Yields a value and its sources, through moves and other primitives."""
 
     def sources(value: int) -> Sequence[int]:
         equation = graph.made_by.get(value)
@@ -51,7 +59,7 @@ def _values_behind(graph: Graph, start: int) -> Iterator[int]:
             # It crosses the boundary of a call, and of no loop or branch.
             return predecessors if len(predecessors) == 1 else ()
         if equation.primitive in _MOVES:
-            return equation.inputs[:1]  # the others say where
-        return equation.inputs if equation.primitive in _BETWEEN else ()
+            return equation.inputs[:1]
+        return equation.inputs if equation.primitive in primitives else ()
 
     return graph.behind([start], sources)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 
-from .._blame.behind import origin_of_whole_numbers
+from .._blame.behind import lines_of_index
 from .._blame.provenance import of_argument
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
 from .._leaves.table import grouped
@@ -150,10 +150,10 @@ def _source_of(argument: Argument, why: Why, wanted: DType | None) -> Why:
         if line is not None:
             return Why(origin_at(origin.file, line, origin.function))
     if kind(wanted) == "int":
-        # `floor` before an index, and not what it was computed of.
-        origin = origin_of_whole_numbers(argument.value)
-        if users_line(origin):
-            return Why(origin)
+        # `floor` before an index, and neither what it was computed of nor where it is used.
+        lines = lines_of_index(argument.value)
+        if users_line(lines.origin):
+            return lines
     return why
 
 

@@ -306,43 +306,36 @@ def _as_arguments(leaves: Leaves, site: Site, dtype: DType | None = None) -> Can
         wanted = leaf.wanted or dtype
         if wanted is None or wanted == leaf.dtype:
             continue
-        # Only what the user made can be changed in the call of a package, or where JAX
-        # has made a list or an array of it itself.
-        is_foreign = is_installed(site.file) or leaf.is_in_unwritten_container
-        line = leaf.why.origin and leaf.why.origin.users.line
-        is_number = is_python_number(leaf.values[-1])
-        is_made_before = leaf.made_at and (is_number or line != site.line)
-        if is_made_before or not is_foreign:
-            remedies.append(_as_argument(leaf, wanted, site))
+        line = _line_to_change(leaf, wanted, site)
+        if line:
+            remedies.append(_as_argument(leaf, wanted, line))
     return remedies
 
 
-def _as_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> Remedy:
-    """Returns the remedy for an argument, where it is made or in the call."""
+def _line_to_change(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
+    """Returns the line that makes an argument, or its call; empty if it is a package's."""
     argument = leaf.argument
-    is_for_call = _is_made_for_it(leaf, dtype)
-    line = ""
     if leaf.is_in_unwritten_container:
-        line = users_line(leaf.why.root)  # its other uses in the call are refused as well
-    elif is_for_call or is_installed(site.file) or argument is NO_ARGUMENT:
-        line = leaf.made_at
-    if not line:  # the call may take several lines
-        line = line_text(site.file, getattr(argument.source, "lineno", site.line))
+        # Its other uses in the call are refused as well, and what JAX has made of it in
+        # the call cannot be changed.
+        line = leaf.why.origin and leaf.why.origin.users
+        is_made_in_call = line and (line.file, line.line) == (site.file, site.line)
+        is_number = is_python_number(leaf.values[-1])
+        return "" if is_made_in_call and not is_number else users_line(leaf.why.root)
+    is_of_user = argument is not NO_ARGUMENT and not is_installed(site.file)
+    # What is only to be rounded for this call is needed as it is elsewhere.
+    is_rounded = kind(leaf.dtype) == kind(dtype) and not leaf.is_narrower_than(dtype)
+    if is_of_user and (not leaf.made_at or (argument.is_whole and is_rounded)):
+        # The call may take several lines.
+        return line_text(site.file, getattr(argument.source, "lineno", site.line))
+    return leaf.made_at
+
+
+def _as_argument(leaf: RefusedLeaf, dtype: DType, line: str) -> Remedy:
+    """Returns the remedy for an argument at a line."""
     if is_python_number(leaf.values[-1]):
         return give_number(leaf, line, dtype)
-    if is_for_call and leaf.made_at:
+    is_computed = leaf.why.is_promoted or leaf.why.cause is not None
+    if line == leaf.made_at and not is_computed:
         return begin_as(leaf, line, dtype)
     return cast(leaf, line, dtype, f"cast {NAMES} to {dtype}")
-
-
-def _is_made_for_it(leaf: RefusedLeaf, dtype: DType) -> bool:
-    """Returns whether the line that made an argument is to be changed, not the call."""
-    if leaf.why.cause is not None:
-        return False  # it was computed of others
-    if leaf.is_narrower_than(dtype):
-        return True  # no later cast brings back the digits that this line has rounded
-    if leaf.why.is_promoted:
-        return False
-    is_of_host = not isinstance(leaf.values[-1], jax.Array)
-    is_part = not leaf.argument.is_whole
-    return is_of_host or is_part or kind(dtype) != kind(leaf.dtype)

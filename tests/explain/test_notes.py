@@ -396,6 +396,18 @@ def an_index_that_a_mapped_function_is_given(fixed):
 
 
 @noted("argument")
+def a_table_of_numpy_of_which_a_compiled_function_looks_up_parts(fixed):
+    ids = np.arange(6, dtype=np.int32 if fixed else float)  # first
+    batch = ids.reshape(2, 3)  # named
+
+    def look(rows):
+        seen = jax.vmap(lambda row: XS[row])(rows[:, :1])  # not
+        return seen, XS[rows[:, 1:] % 3]
+
+    return jax.jit(look)(batch)
+
+
+@noted("argument")
 def an_int_that_is_differentiated(fixed):
     def descended(x):
         return x - 0.1 * jax.grad(lambda x: (x - 2.5) ** 2)(x)
@@ -460,7 +472,8 @@ def a_compiled_function_that_is_given_another_type(fixed):
 def a_compiled_function_of_one_array(fixed):
     run = jax.jit(lambda x: x + 1).lower(jnp.ones(2, BF16)).compile()
     x = jnp.ones(2)  # first
-    return run(x.astype("bfloat16") if fixed else x)
+    x = x.astype("bfloat16") if fixed else x
+    return run(x)
 
 
 @noted("begin", checked=False)
@@ -647,6 +660,7 @@ def test_the_lines_and_the_remedy_of_a_note(name):
     lines = re.findall(r"[\w/.]+\.py:\d+", "\n".join(facts))
     assert lines[:1] == (marked(program, "first")[:1] or lines[:1]), note
     assert {*marked(program, "named")} <= {*lines}, note
+    lines += re.findall(r"^At (\S+)", (remedies or facts)[0])
     assert not {*marked(program, "not")} & {*lines}, note
     assert re.search(KINDS[kind], (remedies or facts)[0]), note
     assert not re.search(r"  because of .*(  \S+:\d+ .*)\n.*  becomes .*\1", note), note

@@ -91,6 +91,21 @@ def test_what_a_package_refuses_in_a_function_that_jax_calls():
     assert re.match(r"  F32  float32\[3\]", note.splitlines()[1]), note
 
 
+def test_a_line_of_a_package_has_the_number_of_a_line_of_the_user():
+    names = {"lax": lax}
+
+    def program():
+        narrow = jnp.ones(3, jnp.bfloat16)  # narrow
+        return names["choose"](narrow, jnp.ones(3))
+
+    number = program.__code__.co_firstlineno + 1
+    text = "\n" * (number - 1) + "choose = lambda x, y: lax.select(True, x, y)"
+    exec(compile(text, pytest.__file__ + ".py", "exec"), names)
+    note = note_on(program)
+    if sys.version_info >= (3, 12):
+        assert f"\nAt {line(__file__, 'narrow')} begin on_true as float32." in note, note
+
+
 SIZES = {
     "index": lambda size: F32[:size],
     "index.stop": lambda size: F32.at[:size].set(0),

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from .._leaves.types import Leaf
 from .._program.graph import Graph
 from .._program.jaxprs import SHAPES
-from .._source.origin import Origin, Why
-from .provenance import traced_value
+from .._source.origin import Why
+from .provenance import of_value, traced_value
 from .why import line_of, lines_beyond, unwrapped
 
 # They pick numbers out of an operand, and compute none: the others say where.
@@ -19,13 +19,15 @@ _WHOLE = "floor", "ceil", "round"
 _BETWEEN = "clamp", "max", "min", "rem", "add", "sub", "mul", "select_n"
 
 
-def origin_of_equation(value: Leaf) -> Origin | None:
-    """Returns the line that computes a traced value; None if no equation does."""
+def lines_of_equation(value: Leaf) -> Why:
+    """Returns the line that computes a traced value, and of `zeros_like(b)` that of `b`."""
     traced = traced_value(unwrapped(value))
     if traced is None:
-        return None
+        return Why()
     graph, place = traced
-    return line_of(graph.made_by.get(place))
+    equation = graph.made_by.get(place)
+    is_of_constants = equation is not None and graph.constants.keys() >= {*equation.inputs}
+    return Why(line_of(equation), of_value(value).cause if is_of_constants else None)
 
 
 def lines_of_index(value: Leaf) -> Why:

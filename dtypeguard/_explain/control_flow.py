@@ -8,7 +8,7 @@ from typing import Literal
 
 from jax import tree_util
 
-from .._blame.behind import origin_of_equation
+from .._blame.behind import lines_of_equation
 from .._blame.body import difference
 from .._blame.drift import Drift, drift_between
 from .._blame.provenance import of_leaf, of_value
@@ -16,7 +16,7 @@ from .._leaves.dtypes import is_python_number, is_weak, kind, rank
 from .._leaves.key_path import TreeName, key_value
 from .._leaves.table import count
 from .._leaves.types import DType, Leaf
-from .._source.origin import Origin, Why
+from .._source.origin import Why
 from .finding import Failure, Finding, RefusedLeaf, users_line
 from .frames import ControlFlow, control_flow
 
@@ -54,9 +54,11 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> Finding:
         # To change the line that made an array would change other leaves that hold it as
         # well, as the params of an average.
         is_shared = any(first is array for array in right_arrays)
-        begins_at = None if is_shared else _line_of_first(first, drift, call)
-        why = Why(origin, drift.cause, begins_at)
-        leaf = RefusedLeaf(call.path(path), drift.avals, why, paths.index(path))
+        begun = Why() if is_shared else _lines_of_first(first, drift, call)
+        why = Why(origin, drift.cause, begun.origin)
+        leaf = RefusedLeaf(
+            call.path(path), drift.avals, why, paths.index(path), begun_for=begun.cause
+        )
         before, after = leaf.dtypes
         is_rarer = is_shared or _begins_as_rarer(leaf, call)
         majority = call.count_of(before) - call.count_of(after)
@@ -103,18 +105,18 @@ def _drifts_of_equinox(call: ControlFlow) -> Iterator[Drift]:
             yield drift_between(place, what, before, after, lines=of_value(after))
 
 
-def _line_of_first(first: Leaf, drift: Drift, call: ControlFlow) -> Origin | None:
+def _lines_of_first(first: Leaf, drift: Drift, call: ControlFlow) -> Why:
     """Returns the line that made the first value of a leaf, else that of its cause."""
     before, after = drift.avals
-    origin = None
+    lines = Why()
     if kind(before.dtype) != kind(after.dtype):
         # A mask or a count is right as it is made, and wrong as the beginning of a sum.
-        origin = origin_of_equation(first)
-    if not users_line(origin):
-        origin = of_leaf(first, str(key_value(drift.keys[-1])))
-    if origin is None and is_python_number(first):
-        return call.line  # which writes the number, or is given it
-    return origin
+        lines = lines_of_equation(first)
+    if not users_line(lines.origin):
+        lines = Why(of_leaf(first, str(key_value(drift.keys[-1]))))
+    if lines.origin is None and is_python_number(first):
+        return Why(call.line)  # which writes the number, or is given it
+    return lines
 
 
 def _begins_as_rarer(leaf: RefusedLeaf, call: ControlFlow) -> bool:

@@ -63,6 +63,7 @@ class RefusedLeaf:
         place: its place in the whole carry; -1 for another leaf.
         begins_as_rarer: whether it begins in the rarer one of its dtypes, among all inputs
             of a body. Then the odd one is made where it begins, and else in the body.
+        begun_for: the line that forced the first dtype of the leaf of a carry.
         majority: how many more inputs of a body have its first dtype than have its last.
         branch: the branch that returns it, by the name of its parameter.
         passed_on: how a branch returns what was there before, as a note says it.
@@ -75,6 +76,7 @@ class RefusedLeaf:
     why: Why = dataclasses.field(default_factory=Why)
     place: int = -1
     begins_as_rarer: bool = False
+    begun_for: Origin | None = None
     majority: int = 0
     branch: str = ""
     passed_on: str = ""

@@ -156,13 +156,13 @@ def _facts(leaf: RefusedLeaf, has_shapes: bool) -> list[tuple[str, Origin | None
     before = _type_of(leaf.values[0], leaf.is_reshaped)
     after = _type_of(leaf.values[-1], leaf.is_reshaped)
     forced = (f"because of {after}", cause)
-    begins = (f"begins as {before}", why.begun)
+    begins = [(f"begins as {before}", why.begun), (f"because of {before}", leaf.begun_for)]
     becomes = (f"becomes {after}", why.origin)
     if leaf.begins_as_rarer:
-        return [begins, forced, becomes]
+        return [*begins, forced, becomes]
     if leaf.is_of_optimizer:  # a guard around it changes no line of the user's
-        return [becomes, forced, begins]
-    return [forced, becomes, begins]
+        return [becomes, forced, *begins]
+    return [forced, becomes, *begins]
 
 
 def _type_of(value: Leaf, has_shape: bool = True) -> str:

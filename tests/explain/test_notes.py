@@ -189,6 +189,16 @@ def a_part_of_a_mask(fixed):
 
 
 @noted("begin")
+def zeros_like_what_was_made_real(fixed):
+    def solve(b):
+        start = jnp.zeros_like(b)  # first
+        return lax.scan(lambda c, _: (c + 1j * WIDE, None), start, None, 2)
+
+    b = jnp.ones(3, complex if fixed else F32)  # named
+    return jax.jit(solve)(b)
+
+
+@noted("begin")
 def a_loop_of_equinox(fixed):
     eqxi = need("equinox.internal")
 

@@ -2,7 +2,8 @@
 
 import collections
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -14,7 +15,8 @@ from .._carry.places import Names
 from .._leaves.dtypes import bits
 from .._leaves.types import Aval, DType, Function
 from .._program.graph import Equation, Graph
-from .._source.origin import Origin, place_of
+from .._source.origin import Origin
+from .._tracebacks.path_text import parts
 from .._tracebacks.written import Written
 from .work import work_of_stack
 
@@ -73,15 +75,10 @@ def work_of(graph: Graph, inputs: Sequence[str], narrow: DType = None) -> Work:
         inputs: the paths of its inputs.
         narrow: the dtype that it is expected to compute in; None for the commonest one.
     """
+    products = _products(graph)
     flops = collections.defaultdict(float)
-    for product, work in _products(graph):
-        dtypes = []
-        for value in product.inputs:
-            dtype = graph.avals[value].dtype
-            dtypes.append(jnp.dtype(dtype))
-        # JAX promotes operands of two dtypes to the wider one before it multiplies.
-        widest = max(dtypes, key=bits)
-        flops[widest] += work
+    for product in products:
+        flops[product.dtype] += product.work
     if narrow is None:
         narrow = _expected_dtype(graph, flops)
     if narrow is None:
@@ -93,26 +90,44 @@ def work_of(graph: Graph, inputs: Sequence[str], narrow: DType = None) -> Work:
     wide = 0.0
     for dtype, work in flops.items():
         flops_by_name[str(dtype)] = work
-        if bits(dtype) > most_bits:
-            wide += work
+        if bits(dtype) <= most_bits:
+            continue
+        wide += work
     if not wide:
         return Work(flops_by_name, name)
     total = sum(flops.values())
     wide_share = wide / total
-    products = _WideProducts(graph, most_bits, inputs)
-    costs = products.costs(total)
+    wide_products = _WideProducts(graph, most_bits, inputs)
+    costs = wide_products.costs(products, total)
     return Work(flops_by_name, name, wide_share, costs)
 
 
-def _products(graph: Graph) -> Iterator[tuple[Equation, float]]:
-    """Yields the matrix products and convolutions of floats, with their operations."""
-    for value, equation in graph.made_by.items():
-        # An equation with several results makes several values.
-        if value != equation.first:
-            continue
+class _Product(NamedTuple):
+    """A matrix product or convolution of floats.
+
+    Attributes:
+        equation: its equation.
+        work: its operations.
+        dtype: that of its wider operand.
+    """
+
+    equation: Equation
+    work: float
+    dtype: np.dtype
+
+
+def _products(graph: Graph) -> list[_Product]:
+    products = []
+    for equation in graph.made_by.values():
         work = work_of_stack(equation.stack)
-        if work:
-            yield equation, work
+        if not work:
+            continue
+        dtypes = [graph.avals[value].dtype for value in equation.inputs]
+        # JAX promotes operands of two dtypes to the wider one before it multiplies.
+        widest = max(dtypes, key=bits)
+        product = _Product(equation, work, widest)
+        products.append(product)
+    return products
 
 
 def _expected_dtype(graph: Graph, flops: dict[np.dtype, float]) -> np.dtype | None:
@@ -120,15 +135,19 @@ def _expected_dtype(graph: Graph, flops: dict[np.dtype, float]) -> np.dtype | No
     sizes = collections.defaultdict(float)
     for value in graph.inputs:
         aval = graph.avals[value]
-        if _bits_of(aval) >= 16:
-            size = math.prod(aval.shape)
-            sizes[aval.dtype] += size
+        if _bits_of(aval) < 16:
+            continue
+        size = math.prod(aval.shape)
+        sizes[aval.dtype] += size
     total = sum(sizes.values())
     notable_size = _NOTABLE_PART * total
-    notable = [dtype for dtype in sizes if sizes[dtype] >= notable_size]
-    # Mixed precision keeps float32 params and computes in 16 bits: its products tell.
-    notable += flops
-    half = [dtype for dtype in notable if bits(dtype) == 16]
+    half = []
+    for dtype in [*sizes, *flops]:
+        if bits(dtype) != 16:
+            continue
+        # Mixed precision keeps float32 params and computes in 16 bits: its products tell.
+        if dtype in flops or sizes[dtype] >= notable_size:
+            half.append(dtype)
     candidates = half or sizes or flops
     return max(candidates, key=lambda dtype: sizes[dtype], default=None)
 
@@ -154,60 +173,51 @@ class _WideProducts:
         self._narrow_inputs = 0
         for value in graph.inputs:
             aval = graph.avals[value]
-            if 0 < _bits_of(aval) <= most_bits:
-                self._narrow_inputs |= 1 << value
+            if not 0 < _bits_of(aval) <= most_bits:
+                continue
+            self._narrow_inputs |= 1 << value
 
-    def costs(self, total: float) -> tuple[LineCost, ...]:
-        """Returns what makes more than a hundredth of the products wide, in order.
-
-        Args:
-            total: the operations of all products.
-        """
+    def costs(self, products: Iterable[_Product], total: float) -> tuple[LineCost, ...]:
+        """Returns what makes more than a hundredth of some products wide, in order."""
         works = collections.defaultdict(float)
         origins: _Causes = {}
-        forward = collections.defaultdict(dict)
-        for product, work in _products(self._graph):
-            written = Written(product.stack)
+        causes_of_call = collections.defaultdict(dict)
+        for product in products:
+            written = Written(product.equation.stack)
+            calls = written.calls
             # A gradient has the dtype of its value: the products of its call tell.
-            if written.is_backward and written.calls in forward:
-                causes = forward[written.calls]
-            else:
-                causes = self._causes_of(product)
-            if not written.is_backward:
-                forward[written.calls].update(causes)
+            if not written.is_backward or calls not in causes_of_call:
+                causes = self._causes_of(product.equation)
+                causes_of_call[calls].update(causes)
             # One whose result alone is wide is as fast as a narrow one.
-            if not self._wide_operands(product):
+            if bits(product.dtype) <= self._most_bits:
                 continue
-            for cause, origin in causes.items():
+            for cause, origin in causes_of_call[calls].items():
                 origins.setdefault(cause, origin)
-                works[cause] += work
+                works[cause] += product.work
         costs = []
         for cause, work in works.items():
             share = work / total
+            if share < _LEAST_SHARE_OF_WORK:
+                continue
             cost = LineCost(origins[cause], cause, share)
             costs.append(cost)
-        costs.sort(key=_greatest_share_first)
-        return tuple(cost for cost in costs if cost.share >= _LEAST_SHARE_OF_WORK)
+        # Equal shares stay in the order of the program.
+        costs.sort(key=attrgetter("share"), reverse=True)
+        return tuple(costs)
 
     def _is_wide(self, aval: Aval) -> bool:
         return _bits_of(aval) > self._most_bits
-
-    def _wide_operands(self, product: Equation) -> list[int]:
-        avals = self._graph.avals
-        operands = product.inputs[:2]
-        return [value for value in operands if self._is_wide(avals[value])]
 
     def _causes_of(self, product: Equation) -> _Causes:
         """Returns what makes the operands of a product wide."""
         graph = self._graph
         line = line_of(product)
-        operands = self._wide_operands(product)
         causes: _Causes = {}
-        # Its result alone is wide, as it asks for. JAX's own narrows that again.
-        written = Written(product.stack)
-        if not operands and line is not None and not written.is_of_jax_nn:
-            causes[line] = line
-        for value in operands:
+        for value in product.inputs:
+            aval = graph.avals[value]
+            if not self._is_wide(aval):
+                continue
             blamed = blame(graph, value, self._is_wide, self._narrow_inputs)
             origin = line_of(blamed.promotion)
             cause = line_of(blamed.cause) or origin
@@ -216,13 +226,11 @@ class _WideProducts:
                 causes[path] = origin or line
             elif cause is not None:
                 causes[cause] = origin
+        # Its result alone is wide, as it asks for. JAX's own narrows that again.
+        written = Written(product.stack)
+        if not causes and line is not None and not written.is_of_jax_nn:
+            causes[line] = line
         return causes
-
-
-def _greatest_share_first(cost: LineCost) -> tuple[float, str]:
-    # Equal shares are in the order of their places, which is the same in each process.
-    place = place_of(cost.cause)
-    return -cost.share, place
 
 
 def input_names(f: Function, paths: Sequence[str]) -> list[str]:
@@ -236,11 +244,10 @@ def input_names(f: Function, paths: Sequence[str]) -> list[str]:
     inputs = []
     for path in paths:
         # The first key is of the tree: 0 is by position, which the signature names.
-        is_by_position = path.startswith("[0]")
-        path_in_tree = path[4:]
-        key, _, rest = path_in_tree.partition("]")
-        argument = key.strip("'")
-        if is_by_position:
-            argument = names.at(int(key))
-        inputs.append(argument + rest)
+        root, key, *rest = parts(path)
+        argument = key.strip("[']")
+        if root == "[0]":
+            argument = names.at(int(argument))
+        path_in_argument = "".join(rest)
+        inputs.append(argument + path_in_argument)
     return inputs

@@ -39,9 +39,8 @@ def _operations(eqn: Equation) -> float:
     result = eqn.outvars[0].aval
     family = kind(result.dtype)
     # Integers are not rounded, whatever their dtype is.
-    if family not in _OPERATIONS:
-        return 0.0
-    return _OPERATIONS[family] * _multiplications(eqn)
+    operations = _OPERATIONS.get(family, 0.0)
+    return operations * _multiplications(eqn)
 
 
 def _multiplications(eqn: Equation) -> float:

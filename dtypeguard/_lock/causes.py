@@ -3,7 +3,6 @@
 import ast
 import collections
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
 from types import CodeType
 from typing import NamedTuple
 
@@ -31,52 +30,35 @@ class LockCause(NamedTuple):
 
 
 def find_causes(
-    functions: Iterable[FunctionChange], leaves: Iterable[LeavesChange], step: TracedStep
+    functions: Iterable[FunctionChange], leaves: Sequence[LeavesChange], step: TracedStep
 ) -> list[LockCause]:
     """Finds the lines behind differences, but for functions that only moved."""
     changes = {change.function: change for change in functions if change.rows}
-    rows = []
-    values = set()
-    changed_inputs = []
+    rows_of_line = collections.defaultdict(list)
     odd_values = set()
     for change in leaves:
-        rows.append(change.row)
-        values |= change.values
-        if change.table == INPUTS and change.row.locked:
-            changed_inputs.append(change)
-            odd_values |= change.values
-    causes = _causes_in_functions(changes, odd_values, step)
-    causes += _causes_in_inputs(changed_inputs, step)
-    if causes or not rows:
-        return causes
-    # All functions compute as locked, so the step returns another of their values.
-    lines = [maker.line for maker in step.makers(values)]
-    return [LockCause(lines[:1], None, rows)]
-
-
-def _causes_in_inputs(
-    changed_inputs: Iterable[LeavesChange], step: TracedStep
-) -> list[LockCause]:
-    rows_of_line = collections.defaultdict(list)
-    for change in changed_inputs:
+        if change.table != INPUTS or not change.row.locked:
+            continue
+        odd_values |= change.values
         # An input has no line of its own: it stands at the first that takes it.
         for taker in step.takers(change.values)[:1]:
             rows_of_line[taker.line].append(change.row)
-    return [LockCause([line], None, rows) for line, rows in rows_of_line.items()]
-
-
-def _causes_in_functions(
-    changes: _Changes, odd_values: set[int], step: TracedStep
-) -> list[LockCause]:
-    blamed = _blamed_lines(changes, odd_values, step)
-    if not blamed and not odd_values:
+    lines_of_function = _blamed_lines(changes, odd_values, step)
+    if not lines_of_function and not odd_values:
         # They only compute less, and what is gone has no line.
-        blamed = {function: [] for function in changes}
+        lines_of_function = {function: [] for function in changes}
     causes = []
-    for function, lines in blamed.items():
-        rows = changes[function].rows
-        causes.append(LockCause(lines, function, rows))
-    return causes
+    for function, lines in lines_of_function.items():
+        cause = LockCause(lines, function, changes[function].rows)
+        causes.append(cause)
+    for line, rows in rows_of_line.items():
+        cause = LockCause([line], None, rows)
+        causes.append(cause)
+    if causes or not leaves:
+        return causes
+    # All functions compute as locked, so the step returns another of their values.
+    rows = [change.row for change in leaves]
+    return [LockCause([], None, rows)]
 
 
 def _blamed_lines(
@@ -87,12 +69,12 @@ def _blamed_lines(
     # computes otherwise, and takes nothing that is made of another cause.
     suspects = _suspects(changes, step)
     blamed = collections.defaultdict(list)
-    # The calls are in the order of the program, and a backward pass follows from the
-    # forward one.
-    for call in sorted(step.computations, key=attrgetter("is_backward")):
+    # The calls are in the order of the program.
+    for call in step.computations:
         if call.takes.keys() & odd_values:
             odd_values = odd_values.union(call.gives)
             continue
+        # A backward pass follows from the forward one.
         if call not in suspects or (call.is_backward and blamed):
             continue
         odd_values = odd_values.union(call.gives)
@@ -137,8 +119,7 @@ def _place(
             return call.function, call.line
     # What made an operand stands where the cast was.
     chain = list(call.chain)
-    for maker in step.makers(call.takes.keys()):
-        chain += maker.chain
+    chain += [maker.chain[0] for maker in step.makers(call.takes.keys())]
     for code, instruction in chain:
         function = step.function_of(code)
         if function not in changes or not changes[function].lost_cast:

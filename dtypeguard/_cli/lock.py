@@ -8,7 +8,7 @@ from typing import TextIO
 
 from .._autocast.plan import PlanError
 from .._leaves.compat import add_x64
-from .._lock.check import Locked, compared, data_of_cause
+from .._lock.check import Locked, compared
 from .._lock.lock_file import LockError, lock_text
 from .._lock.step import lock_of
 from .._recording.monitored import RECORD
@@ -69,6 +69,6 @@ def _check_result(locked: Locked, update: str) -> CommandResult:
         "step": step,
         "path": locked.path,
         "ok": locked.holds,
-        "causes": [data_of_cause(cause) for cause in causes],
+        "causes": causes,
     }
     return CommandResult(text, causes, as_json(data), locked.holds)

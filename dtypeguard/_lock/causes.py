@@ -21,12 +21,12 @@ class LockCause(NamedTuple):
     Attributes:
         lines: several that the lock does not tell apart.
         function: the function that changed; None of an input.
-        rows: what changed.
+        changes: what changed.
     """
 
     lines: Sequence[Origin]
     function: LockedFunction | None
-    rows: Sequence[ChangedRow]
+    changes: Sequence[ChangedRow]  # a key of the JSON
 
 
 def find_causes(
@@ -41,8 +41,10 @@ def find_causes(
             continue
         odd_values |= change.values
         # An input has no line of its own: it stands at the first that takes it.
-        for taker in step.takers(change.values)[:1]:
-            rows_of_line[taker.line].append(change.row)
+        for call in step.computations:
+            if call.takes.keys() & change.values:
+                rows_of_line[call.line].append(change.row)
+                break
     lines_of_function = _blamed_lines(changes, odd_values, step)
     if not lines_of_function and not odd_values:
         # They only compute less, and what is gone has no line.
@@ -96,13 +98,13 @@ def _suspects(changes: _Changes, step: TracedStep) -> set[Computation]:
         if call.function not in changes:
             continue
         change = changes[call.function]
-        if not change.unseen.isdisjoint(call.entries):
-            certain.add(call)
-            operands.update(call.takes)
-        kinds = {entry.kind for entry in change.added.intersection(call.entries)}
-        # Arithmetic asks for no type: it follows from its operands.
-        if kinds - {OTHER}:
-            candidates.add(call)
+        for entry in change.added.intersection(call.entries):
+            if entry in change.unseen:
+                certain.add(call)
+                operands.update(call.takes)
+            # Arithmetic asks for no type: it follows from its operands.
+            elif entry.kind != OTHER:
+                candidates.add(call)
     makers = step.makers(operands)
     return certain | candidates.intersection(makers)
 

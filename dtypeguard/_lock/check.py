@@ -1,10 +1,9 @@
 """A step beside the lock in a file: what changed, cause by cause, as text and JSON."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._leaves.table import columns
-from .._source.origin import Origin
 from .causes import LockCause, find_causes
 from .compare import ChangedRow, FunctionChange, LeavesChange, differences
 from .lock_file import LockError, read_lock
@@ -44,7 +43,7 @@ class Locked(NamedTuple):
         for cause in causes:
             text += _text_of_cause(cause)
             explained.add(cause.function)
-            explained.update(cause.rows)
+            explained.update(cause.changes)
         followers = []
         for change in self.functions:
             if change.moved_from:
@@ -96,24 +95,6 @@ def compared(step: TracedStep, path: str) -> Locked:
     return Locked(step, path, functions, leaves)
 
 
-def data_of_cause(cause: LockCause) -> dict[str, Any]:
-    """Returns a cause for JSON."""
-    return {
-        "lines": [_data_of_line(line) for line in cause.lines],
-        # An input belongs to no function.
-        "function": ":".join(cause.function or ()),
-        "changes": [row._asdict() for row in cause.rows],
-    }
-
-
-def _data_of_line(line: Origin) -> dict[str, Any]:
-    return {
-        "file": line.file,
-        "line": line.line,
-        "code": line.code,
-    }
-
-
 def _text_of_cause(cause: LockCause) -> list[str]:
     """Returns a cause in lines of text: where it is, its source, and what changed there."""
     text = []
@@ -128,7 +109,7 @@ def _text_of_cause(cause: LockCause) -> list[str]:
         text.append(head.rstrip())
     for line in cause.lines:
         text.append(f"      {line.code}")
-    text += _table_of_rows(cause.rows)
+    text += _table_of_rows(cause.changes)
     return text
 
 

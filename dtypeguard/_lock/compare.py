@@ -12,7 +12,6 @@ from .computations import (
     LockedFunction,
     LockEntries,
     LockEntry,
-    no_entries,
 )
 from .step import TABLES, Lock, TracedStep, path_in
 
@@ -99,12 +98,12 @@ def _changes_of_functions(
             moved_from = _moved_from(function, entries, missing)
         # A function has moved to one place only.
         missing.pop(moved_from or function, None)
-        before = locked.get(moved_from or function, no_entries())
+        before = locked.get(moved_from or function, LockEntries())
         change = _function_change(function, before, entries)._replace(moved_from=moved_from)
         if change.rows or moved_from:
             changes.append(change)
     for function, before in missing.items():
-        changes.append(_function_change(function, before, no_entries()))
+        changes.append(_function_change(function, before, LockEntries()))
     return changes
 
 
@@ -127,45 +126,50 @@ def _function_change(
 ) -> FunctionChange:
     """Returns the entries of more calls, and those of fewer, where they matter."""
     change = FunctionChange(function, [], set(), set(), set())
-    forward = set()
+    unseen = after.keys() - before.keys()
+    lost = before.keys() - after.keys()
+    # All kinds but the last are of the forward pass, or products and sums.
+    texts = {entry.text for entry in before | after if entry.kind != MIRRORED}
     for kind in ENTRY_KINDS:
-        unseen = after[kind].keys() - before[kind].keys()
         # A difference of counters has no counts below 0: the entries of more calls alone.
-        added = (after[kind] - before[kind]).keys()
-        removed = (before[kind] - after[kind]).keys()
+        added = _of_kind(kind, after - before)
+        removed = _of_kind(kind, before - after)
         if not (added and removed):  # a call more or less, maybe as others of the function
-            added = unseen
-            removed = before[kind].keys() - after[kind].keys()
+            added = _of_kind(kind, unseen)
+            removed = _of_kind(kind, lost)
             # A backward pass in a type of the forward one is nothing new.
-            if kind == MIRRORED and forward.issuperset(added | removed):
+            changed_texts = {entry.text for entry in added | removed}
+            if kind == MIRRORED and changed_texts <= texts:
                 continue
-        forward.update(before[kind], after[kind])
-        change.unseen.update(_entries_of_kind(kind, unseen))
-        change.added.update(_entries_of_kind(kind, added))
-        change.removed.update(_entries_of_kind(kind, removed))
+        change.unseen.update(unseen & added)
+        change.added.update(added)
+        change.removed.update(removed)
         # What changes in a backward pass follows from the forward one, if that changes.
         follows = change.rows and kind in BACKWARD_KINDS
         if (added or removed) and not follows:
-            locked_text = "; ".join(sorted(removed))
-            text_now = "; ".join(sorted(added))
-            change.rows.append(ChangedRow(kind, locked_text, text_now))
+            row = ChangedRow(kind, _texts(removed), _texts(added))
+            change.rows.append(row)
     return change
 
 
-def _entries_of_kind(kind: str, texts: Iterable[str]) -> list[LockEntry]:
-    return [LockEntry(kind, text) for text in texts]
+def _of_kind(kind: str, entries: Iterable[LockEntry]) -> set[LockEntry]:
+    return {entry for entry in entries if entry.kind == kind}
+
+
+def _texts(entries: Iterable[LockEntry]) -> str:
+    return "; ".join(sorted(entry.text for entry in entries))
 
 
 def _changes_of_table(lock: Lock, step: TracedStep, table: str) -> list[LeavesChange]:
     """Returns the leaves of a table that changed their type."""
     locked = lock.types[table]
     types = step.lock.types[table]
-    gone = dict(locked)
+    lost = dict(locked)
     values_of_row = collections.defaultdict(set)
     for leaf in step.leaves[table]:
         # New leaves are below no path of the lock.
         locked_path = path_in(locked, leaf)
-        gone.pop(locked_path, None)
+        lost.pop(locked_path, None)
         before = locked.get(locked_path, "")
         path = path_in(types, leaf)
         after = types[path]
@@ -174,7 +178,7 @@ def _changes_of_table(lock: Lock, step: TracedStep, table: str) -> list[LeavesCh
             longer_path = max(path, locked_path, key=len)
             row = ChangedRow(f"{table} {longer_path}", before, after)
             values_of_row[row].add(leaf.value)
-    for path, before in gone.items():
+    for path, before in lost.items():
         row = ChangedRow(f"{table} {path}", before, "")
         values_of_row[row] = set()
     return [LeavesChange(table, row, values) for row, values in values_of_row.items()]

@@ -61,13 +61,8 @@ class LockEntry(NamedTuple):
         return self.kind, operands
 
 
-# How many calls have each text, by the kind of the entry.
-LockEntries = dict[str, Counter[str]]
-
-
-def no_entries() -> LockEntries:
-    """Returns the entries of a function that computes nothing."""
-    return {kind: Counter() for kind in ENTRY_KINDS}
+# How many calls of a function have each.
+LockEntries = Counter[LockEntry]
 
 
 class Computation:
@@ -135,7 +130,7 @@ class Computation:
     def entries(self) -> list[LockEntry]:
         """The lines of a lock; none if it only counts."""
         entries = []
-        for text in sorted(self._products):
+        for text in self._products:
             entries.append(LockEntry(PRODUCT, text))
         takes = _type_names(self.takes.values())
         gives = _type_names(self.gives.values())
@@ -243,9 +238,9 @@ def _connect(graph: Graph, maker_of: dict[int, Computation]) -> None:
             maker.gives[source] = graph.avals[source]
             aval = graph.avals[value]
             # A Python number takes the type of what it meets, and tells nothing.
-            is_number = source in graph.constants and not aval.shape
-            if not is_number:
-                user.takes[source] = aval
+            if source in graph.constants and not aval.shape:
+                continue
+            user.takes[source] = aval
 
 
 def line_in(code: CodeType, line: int) -> Origin:

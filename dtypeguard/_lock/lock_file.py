@@ -3,7 +3,7 @@
 from typing import Any
 
 from .._autocast.toml import quoted, read_toml, toml_key, toml_line, toml_list
-from .computations import LockEntries, no_entries
+from .computations import ENTRY_KINDS, LockEntries, LockEntry
 from .step import TABLES, Lock
 
 _FORMAT = 2
@@ -38,17 +38,14 @@ def lock_text(lock: Lock) -> str:
 
 def _lines_of_function(entries: LockEntries) -> list[str]:
     """Returns a line for each kind of entry that a function has."""
-    lines = []
-    for kind, counts in entries.items():
-        items = []
-        # Sorted, a moved line of the program is no change of the file.
-        for text, count in sorted(counts.items()):
-            if count > 1:
-                text = f"{text} ({count})"
-            items.append(text)
-        if items:
-            lines.append(toml_list(kind, items))
-    return lines
+    items_of_kind = {kind: [] for kind in ENTRY_KINDS}
+    # Sorted, a moved line of the program is no change of the file.
+    for entry, count in sorted(entries.items()):
+        text = entry.text
+        if count > 1:
+            text = f"{text} ({count})"
+        items_of_kind[entry.kind].append(text)
+    return [toml_list(kind, items) for kind, items in items_of_kind.items() if items]
 
 
 def read_lock(path: str) -> Lock:
@@ -83,12 +80,13 @@ def _lock_of_data(data: dict[str, Any]) -> Lock:
 
 def _entries(lines: dict[str, list[str]]) -> LockEntries:
     """Returns the entries of a function. Other keys are for what later versions say."""
-    entries = no_entries()
-    for kind, counts in entries.items():
+    entries = LockEntries()
+    for kind in ENTRY_KINDS:
         for item in lines.get(kind, ()):
             text, _, count = item.removesuffix(")").rpartition(" (")
-            if count.isdecimal():
-                counts[text] = int(count)
-            else:
-                counts[item] = 1
+            if not count.isdecimal():
+                text = item
+                count = "1"
+            entry = LockEntry(kind, text)
+            entries[entry] = int(count)
     return entries

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import functools
 import inspect
+import itertools
 import os
 import pathlib
 import re
@@ -29,7 +30,6 @@ from .computations import (
     LockedFunction,
     LockEntries,
     computations,
-    no_entries,
     one_text,
 )
 
@@ -88,10 +88,6 @@ class TracedStep(NamedTuple):
         """Returns the calls that give any of these values."""
         return [call for call in self.computations if call.gives.keys() & values]
 
-    def takers(self, values: AbstractSet[int]) -> list[Computation]:
-        """Returns the calls that take any of these values."""
-        return [call for call in self.computations if call.takes.keys() & values]
-
 
 def lock_of(
     step: Step,
@@ -124,11 +120,10 @@ def lock_of(
         function = code.co_qualname.replace("<locals>.", "")
         name = f"{_name_of_file(code.co_filename, folder)}:{function}"
     calls = computations(program.step, code, function_of)
-    functions = {}
+    functions = collections.defaultdict(LockEntries)
     for call in calls:
-        for entry in call.entries:
-            entries = functions.setdefault(call.function, no_entries())
-            entries[entry.kind][entry.text] += 1
+        if call.entries:
+            functions[call.function].update(call.entries)
     leaves = _locked_leaves(program, step)
     types = {table: _types_by_path(leaves[table]) for table in TABLES}
     lock = Lock(name, functions, types)
@@ -192,12 +187,9 @@ def _nodes_of(path: str) -> tuple[str, ...]:
     if _RESULT.match(path):
         names[:2] = ["".join(names[:2])]
     first, *keys = names
-    nodes = [first]
-    for key in keys:
-        # Layers are alike: how many there are is no matter of types.
-        folded_key = _NUMBER.sub("*", key)
-        nodes.append(nodes[-1] + folded_key)
-    return tuple(nodes)
+    # Layers are alike: how many there are is no matter of types.
+    folded_keys = [_NUMBER.sub("*", key) for key in keys]
+    return tuple(itertools.accumulate([first, *folded_keys]))
 
 
 def _types_by_path(leaves: Sequence[TypedLeaf]) -> dict[str, str]:

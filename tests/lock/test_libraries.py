@@ -24,8 +24,9 @@ def lines(step, *args, **options):
     found = lock_of(step, args, {}, None, **options).lock
     table = {}
     for (_, name), entries in found.functions.items():
-        kinds = {kind: [*counts.elements()] for kind, counts in entries.items() if counts}
-        table[name.rpartition(".")[2]] = kinds
+        kinds = table[name.rpartition(".")[2]] = {}
+        for kind, text in sorted(entries.elements()):
+            kinds.setdefault(kind, []).append(text)
     return found, table
 
 

@@ -27,7 +27,7 @@ def find_arguments(failure: Failure, complaint: Complaint) -> Finding | None:
     # The innermost line outside of JAX, which may be a package's.
     site = failure.sites[-1]
     is_index = isinstance(site.node, ast.Subscript)  # Python and NumPy refuse some
-    if failure.is_of_backward_pass or not (failure.is_of_jax or is_index):
+    if not (failure.is_of_jax or is_index):
         return None
     for candidates in _candidates(site):
         refused = _refused(candidates, complaint, site)

@@ -315,7 +315,7 @@ def _as_arguments(leaves: Leaves, site: Site, dtype: DType | None = None) -> Can
 def _line_to_change(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
     """Returns the line that makes an argument, or its call; empty if it is a package's."""
     argument = leaf.argument
-    if leaf.is_in_unwritten_container:
+    if argument.source is None and argument.path:
         # Its other uses in the call are refused as well, and what JAX has made of it in
         # the call cannot be changed.
         line = leaf.why.origin and leaf.why.origin.users

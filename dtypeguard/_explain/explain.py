@@ -139,15 +139,14 @@ def _explain_part(error: BaseException, is_whole: bool, hint: str) -> None:
 
 def _finding(failure: Failure) -> Finding | None:
     """Returns what to say of an error; None if no leaf is at fault."""
+    # A rule of a derivative raises nothing itself: JAX does, where it adds up.
+    finding = find_cotangents(failure)
     about = complaint(failure.message)
     # The words of the table are about arguments, whatever loop the error passed through.
     if about is not None:
-        finding = find_arguments(failure, about)
-    else:
-        finding = find_in_compiled(failure) or find_in_control_flow(failure)
-    # A rule of a derivative raises nothing itself: JAX does, where it adds up.
-    finding = finding or find_cotangents(failure)
-    if finding or about or not failure.may_be_a_check:
+        return finding or find_arguments(failure, about)
+    finding = finding or find_in_compiled(failure) or find_in_control_flow(failure)
+    if finding or failure.is_of_jax or failure.is_runtime_error:
         return finding
     # Any message may name dtypes: last, and only if another library has raised it.
     about = complaint_of_a_package(failure.message)

@@ -2,7 +2,7 @@
 
 May import `_blame`, `_program` and below. A plan is data: what each equation computes in.
 To ask what a program would give in other dtypes is to make a plan and to run it. Read
-`nodes.py`, `plans.py` and `run.py` first: each is a walk through the program.
+`nodes.py` first, which has the rules, then `plans.py` and `run.py`, which are walks.
 
 - `subject.py` traces a function; `annotation.py` notes how each equation is run;
   `program.py` numbers the equations, and finds the `lines.py` that round.

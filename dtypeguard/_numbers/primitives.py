@@ -40,7 +40,7 @@ DEBUG = ForeignNames("debug_callback debug_print@jax>=0.7")
 # Other orders come out of these in another dtype, or they take no other.
 _UNCHANGEABLE = ForeignNames(
     "pure_callback io_callback eig schur geqp3@jax>=0.5 rng_uniform ffi_call@jax>=0.4.31 "
-    "call_hi_primitive@jax>=0.10"
+    "random_gamma call_hi_primitive@jax>=0.10"
 )
 # These take no dtype below float32.
 OF_OWN_DTYPES = ForeignNames(
@@ -59,12 +59,15 @@ def is_inexact(value: Leaf) -> bool:
 
 def measured(avals: Sequence[Aval]) -> list[int]:
     """Returns the places of outputs to measure: the floating ones, or all numbers."""
-    floats = [place for place, aval in enumerate(avals) if is_inexact(aval)]
-    if floats:
-        return floats
-    # Keys and tokens are no numbers.
-    kinds = [value_kind(aval) for aval in avals]
-    return [place for place, name in enumerate(kinds) if name is not None]
+    floats = []
+    numbers = []
+    for place, aval in enumerate(avals):
+        # Keys and tokens are no numbers.
+        if value_kind(aval) is not None:
+            numbers.append(place)
+        if is_inexact(aval):
+            floats.append(place)
+    return floats or numbers
 
 
 def is_key(value: Leaf) -> bool:

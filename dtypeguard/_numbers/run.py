@@ -17,11 +17,12 @@ from jax import lax
 from .._leaves.types import Leaf
 from .._program.jaxprs import LoopOperands, Variable, split_operands
 from .._program.program import CALL, COND, LOOPS, Block, Node
+from .._program.walk import Walk
 from .arithmetic import Arithmetic, Either, Value, own_form
 from .compiled import call_compiled
 from .evaluate import as_dtype, current_mesh, round_inwards, under_mesh
 from .formats import Formats
-from .nodes import COMPUTED, ROUNDINGS, WITHOUT_BLOCKS, Interpreter, Noted
+from .nodes import COMPUTED, ROUNDINGS, WITHOUT_BLOCKS, Noted
 from .plans import ROUNDED, WIDE, WRITTEN, WidthPlan
 from .primitives import SELECTS, is_inexact
 from .probes import DECISION, Probes, results_following
@@ -75,7 +76,7 @@ class Switch(NamedTuple):
 
 
 @dataclasses.dataclass(eq=False)
-class Run(Interpreter):
+class Run(Walk[Any]):
     """One run of a program, or of a body while JAX traces that.
 
     Args:
@@ -164,8 +165,12 @@ class Run(Interpreter):
 
     # As the walk asks
 
-    def context(self, eqn):
-        return under_mesh(eqn)
+    def add_results(self, node, values):
+        with under_mesh(node.eqn):
+            super().add_results(node, values)
+        # A value is gone as soon as nothing needs it: programs fill memory.
+        for var in node.last:
+            values.pop(var, None)
 
     def read(self, user, place, var, values):
         intended = user.intended.get(place)

@@ -1,7 +1,7 @@
 """Where the values of a program stop being finite: from what a run notes of results."""
 
-import dataclasses
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,14 +17,11 @@ from .probes import DECISION, Probes
 
 # The number of an equation, and which of its results.
 _ResultKey = tuple[int, str]
-# By a result: how many of its elements are not finite, and how often that is new.
-_Counts = dict[_ResultKey, np.ndarray]
-_Results = set[_ResultKey]
-_UNCOUNTED = np.zeros(2)
+_Counts = dict[_ResultKey, int]
+_Results = Collection[_ResultKey]
 
 
-@dataclasses.dataclass(frozen=True, order=True)
-class Birth:
+class Birth(NamedTuple):
     """What makes a value that is not finite.
 
     Attributes:
@@ -33,7 +30,7 @@ class Birth:
     """
 
     number: int
-    stack: Stack = dataclasses.field(compare=False)
+    stack: Stack
 
 
 def not_finite(measures: Measures) -> tuple[Birth | None, Birth | None]:
@@ -45,75 +42,60 @@ def not_finite(measures: Measures) -> tuple[Birth | None, Birth | None]:
     """
     program = measures.program
     decisions = measures.given
-    written = _counts(measures, plans.written(program), decisions)
-    wide = _counts(measures, plans.wide(program), decisions)
-    lost = _more_than(written, wide)
-    bad = _more_than(wide, {})
+    plan = plans.written(program)
+    wide_plan = plans.wide(program)
+    written, births = _counts(measures, plan, decisions)
+    wide, wide_births = _counts(measures, wide_plan, decisions)
+    lost = set()
+    for key, count in written.items():
+        if count > wide.get(key, 0):
+            lost.add(key)
     graph = Graph(program.block)
     # What an infinite input, rounded or not, leads to is born of nothing.
-    birth = _first_birth(graph, lost, lost & _born(written))
-    birth = birth or _first_birth(graph, lost, lost)
-    nan_inputs: list[int] = []
+    born = lost & births.keys()
+    birth = _first_birth(graph, lost, born or lost)
+    nan_inputs = []
     for place, array in enumerate(measures.arrays):
         # Infinity may be a mask, but no program means NaN.
         if is_inexact(array) and np.isnan(array).any():
             nan_inputs.append(place)
-    return birth, _first_birth(graph, bad, _born(wide), nan_inputs)
-
-
-def _more_than(counts: _Counts, baseline: _Counts) -> _Results:
-    """Returns the results of which more elements are not finite than in another run."""
-    results: _Results = set()
-    for key, count in counts.items():
-        if count[0] > baseline.get(key, _UNCOUNTED)[0]:
-            results.add(key)
-    return results
-
-
-def _born(counts: _Counts) -> _Results:
-    """Returns the results that are not finite, though what they are made of is."""
-    return {key for key, (_, births) in counts.items() if births}
+    wide_birth = _first_birth(graph, wide, wide_births, nan_inputs)
+    return birth, wide_birth
 
 
 def _first_birth(
     graph: Graph, bad: _Results, born: _Results, nan_inputs: Collection[int] = ()
 ) -> Birth | None:
     """Returns the first birth from which bad values alone lead to an output."""
-
-    def key_of(value: int) -> _ResultKey | None:
-        equation = graph.made_by.get(value)
-        if equation is None:
-            return None
-        place = value - equation.first
-        return equation.number, str(place)
+    keys = {}
+    for value, equation in graph.made_by.items():
+        place = str(value - equation.first)
+        keys[value] = (equation.number, place)
 
     def sources(value: int) -> Sequence[int]:
-        key = key_of(value)
-        if key is None or key in bad or key in born:
-            return graph.sources(value)
-        # What is selected away is followed no further.
-        return ()
+        # What is selected away is followed no further. Integers are finite in any dtype.
+        if value in keys and keys[value] not in bad:
+            return ()
+        return graph.sources(value)
 
-    # Integers are finite in any dtype.
-    floats: list[int] = []
-    for value in graph.outputs:
-        if is_inexact(graph.avals[value]):
-            floats.append(value)
-    births: list[Birth] = []
-    for value in graph.behind(floats, sources):
+    stacks = {}
+    for value in graph.behind(graph.outputs, sources):
         if value in nan_inputs:
-            births.append(Birth(value - len(graph.inputs), ()))
-        elif key_of(value) in born:
+            stacks[value - len(graph.inputs)] = ()
+        elif keys.get(value) in born:
             equation = graph.made_by[value]
-            births.append(Birth(equation.number, equation.stack))
-    return min(births, default=None)
+            stacks[equation.number] = equation.stack
+    if not stacks:
+        return None
+    first = min(stacks)
+    return Birth(first, stacks[first])
 
 
 def count_births(measures: Measures, arrays: Sequence[Leaf]) -> int:
     """Returns how often wide types make a value that is not finite of values that are."""
     plan = plans.wide(measures.program)
-    counts = _counts(measures, plan, arrays=arrays)
-    return sum(int(births) for _, births in counts.values())
+    _, births = _counts(measures, plan, arrays=arrays)
+    return sum(births.values())
 
 
 def _counts(
@@ -121,17 +103,27 @@ def _counts(
     plan: plans.WidthPlan,
     followed: Noted | None = None,
     arrays: Sequence[Leaf] | None = None,
-) -> _Counts:
-    """Returns the counts of a run by a plan, over all turns of loops."""
-    noted: Noted = {}
-    measures.run(plan, Probes(noted, _note, followed), arrays=arrays)
-    counts: _Counts = {}
+) -> tuple[_Counts, _Counts]:
+    """Returns how many elements of results are not finite, and how often that is new.
+
+    Over all turns of loops, of a run by a plan, for the results of which any are.
+    """
+    noted = Noted()
+    probes = Probes(noted, _note, followed)
+    measures.run(plan, probes, arrays=arrays)
+    counts = {}
+    births = {}
     for key, figures in noted.items():
         # How often a loop turns is no result.
-        if key[1] != DECISION:
-            turns = np.asarray(figures).reshape(-1, 2)
-            counts[key] = turns.sum(axis=0)
-    return counts
+        if key[1] == DECISION:
+            continue
+        turns = np.reshape(figures, (-1, 2))
+        count, born = turns.sum(axis=0)
+        if count:
+            counts[key] = count
+        if born:
+            births[key] = born
+    return counts, births
 
 
 def _note(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
@@ -139,12 +131,13 @@ def _note(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
     if not is_inexact(array):
         return None
     # A number that is not one may come of infinity alone, which makes it new.
-    is_new_nan = jnp.any(jnp.isnan(array))
+    is_new_nan = jnp.isnan(array).any()
     count = jnp.sum(~jnp.isfinite(array))
     is_new = count > 0
     for operand in operands:
         if is_inexact(operand):
-            is_new_nan &= ~jnp.any(jnp.isnan(operand))
-            is_new &= jnp.all(jnp.isfinite(operand))
+            is_new_nan &= ~jnp.isnan(operand).any()
+            is_new &= jnp.isfinite(operand).all()
     births = is_new_nan | is_new
-    return jnp.stack([count, births.astype(int)])
+    births = births.astype(int)
+    return jnp.stack([count, births])

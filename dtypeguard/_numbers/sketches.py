@@ -1,6 +1,5 @@
 """The values of a program as sketches, which tell how far two values are apart."""
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
 from .._program.jaxprs import Stack, value_kind
 from .._program.program import SCAN, Node
@@ -30,13 +28,13 @@ class SketchNode(NamedTuple):
 
     Attributes:
         operands: the values that it is made of; None for constants.
-        shape: its shape.
+        size: how many numbers it has. One program may reshape what another does not.
         stack: of the equation that makes it; () for an input.
         sketch: in the first turn of the loops around it, if known.
     """
 
     operands: tuple[int | None, ...]
-    shape: tuple[int, ...]
+    size: int
     stack: Stack
     sketch: np.ndarray | None
 
@@ -45,11 +43,15 @@ def sketches(
     program: NumericProgram, arrays: Sequence[Leaf]
 ) -> tuple[list[SketchNode], list[int | None]]:
     """Returns the values of a program in wide types, and the numbers of its outputs."""
-    noted: Noted = {}
+    noted = Noted()
     probes = Probes(noted, _note_sketch)
-    run(program, plans.wide(program), arrays, probes)
-    walk = _SketchWalk(program, noted)
-    arguments = range(len(walk.nodes))
+    plan = plans.wide(program)
+    run(program, plan, arrays, probes)
+    walk = _SketchWalk(noted)
+    arguments = []
+    for aval in program.jaxpr.in_avals:
+        value = SketchNode((), aval.size, (), None)
+        arguments.append(walk.add(value))
     outputs = walk.block(program.block, arguments)
     return walk.nodes, outputs
 
@@ -57,45 +59,49 @@ def sketches(
 class _SketchWalk(Walk[int | None]):
     """Numbers the values of a program; loops are looked into in their first turn."""
 
-    def __init__(self, program: NumericProgram, noted: Noted):
+    def __init__(self, noted: Noted):
         self._noted = noted
         self.nodes: list[SketchNode] = []
-        for aval in program.jaxpr.in_avals:
-            self.nodes.append(SketchNode((), aval.shape, (), None))
+
+    def add(self, value: SketchNode) -> int:
+        """Returns the number of a value."""
+        self.nodes.append(value)
+        return len(self.nodes) - 1
 
     def constant(self, var, array):
         return None
 
     def computed(self, node, operands):
-        places = range(len(node.eqn.outvars))
-        return [self._new(operands, node, place) for place in places]
+        numbers = []
+        for place, var in enumerate(node.eqn.outvars):
+            # A token has no size.
+            size = getattr(var.aval, "size", 0)
+            sketch = self._sketch_of(node, place)
+            value = SketchNode(tuple(operands), size, node.stack, sketch)
+            numbers.append(self.add(value))
+        return numbers
 
     # A value inside is one of several turns, branches or shards, and has no one sketch.
     visit_while = visit_cond = visit_shard_map = visit_custom_linear_solve = computed
 
     def visit_scan(self, node, operands):
-        results = self.block(node.inner[0], operands)
-        return [self._new([result], node, place) for place, result in enumerate(results)]
+        body = node.inner[0]
+        results = self.block(body, operands)
+        return self.computed(node, results)
 
-    def _new(self, operands: Sequence[int | None], node: Node, place: int) -> int:
-        shape = getattr(node.eqn.outvars[place].aval, "shape", ())
-        sketch = self._noted.get((node.number, str(place)))
-        if sketch is not None:
-            turns = np.asarray(sketch, np.float64)
-            # One turn tells loops apart, and later turns have longer ways of rounding.
-            sketch = turns[_first_turns(node.stack)]
-        value = SketchNode(tuple(operands), shape, node.stack, sketch)
-        self.nodes.append(value)
-        return len(self.nodes) - 1
-
-
-def _first_turns(stack: Stack) -> tuple[int, ...]:
-    """Returns the first turn of each `scan` around an equation, outside in."""
-    turns: list[int] = []
-    for outer in reversed(stack[1:]):
-        if outer.primitive.name == SCAN:
-            turns.append(-1 if outer.params["reverse"] else 0)
-    return tuple(turns)
+    def _sketch_of(self, node: Node, place: int) -> np.ndarray | None:
+        """Returns the sketch of a result in the first turn of each `scan` around it."""
+        key = (node.number, str(place))
+        sketch = self._noted.get(key)
+        if sketch is None:
+            return None
+        # One turn tells loops apart, and later turns have longer ways of rounding.
+        turns = []
+        for outer in reversed(node.stack[1:]):
+            if outer.primitive.name == SCAN:
+                is_reversed = outer.params["reverse"]
+                turns.append(-1 if is_reversed else 0)
+        return np.asarray(sketch)[tuple(turns)]
 
 
 def _note_sketch(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
@@ -111,19 +117,20 @@ def _sketch(array: Leaf) -> Leaf:
     Their distance is about that of the arrays: the mean of the squared distance over signs
     is that of the arrays. An array of up to 64 numbers is its own sketch.
     """
-    if kind(array.dtype) == "complex":
-        parts = [jnp.real(array), jnp.imag(array)]
-        array = jnp.stack(parts)
-    flat = array.reshape(-1).astype(np.float64)
+    dtype = np.float64
+    if jnp.iscomplexobj(array):
+        dtype = np.complex128
+    flat = array.reshape(-1).astype(dtype)
+    is_small = abs(flat) < _LARGE
     # Infinity, or not a number, is as good as one number.
-    flat = jnp.where(abs(flat) < _LARGE, flat, 3.0)
-    rows = max(math.ceil(flat.size / _BUCKETS), 1)
-    padding = rows * _BUCKETS - flat.size
-    flat = jnp.pad(flat, (0, padding))
+    flat = jnp.where(is_small, flat, 3.0)
+    padding = -flat.size % _BUCKETS
+    padded = jnp.pad(flat, (0, padding))
     # The same signs each time, so that sketches of two programs are compared; in 8 bits,
     # since the compiled program holds them.
     random = np.random.default_rng(0)
-    signs = random.choice([-1, 1], flat.size)
+    signs = random.choice([-1, 1], padded.size)
     small_signs = signs.astype(np.int8)
-    signed = flat * lax.convert_element_type(small_signs, np.float64)
-    return jnp.sum(signed.reshape(rows, _BUCKETS), axis=0)
+    signed = padded * lax.convert_element_type(small_signs, dtype)
+    rows = signed.reshape(-1, _BUCKETS)
+    return rows.sum(axis=0)

@@ -6,7 +6,6 @@ way leads back over what only one of them has, to the values that both have.
 """
 
 import collections
-import math
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
@@ -44,9 +43,7 @@ class _Groups:
         if node.sketch is None:
             return None
         norm = float(np.linalg.norm(node.sketch))
-        # By size and not by shape: one program may reshape what the other one does not.
-        size = math.prod(node.shape)
-        values = self._values_by_size[size]
+        values = self._values_by_size[node.size]
         for value in values:
             bound = _SAME_ERROR * max(norm, value.norm)
             # The norms alone tell most values apart.
@@ -116,8 +113,7 @@ class _ComparedProgram:
                     sources.add(self.groups[operand])
             made_of[number] = frozenset(sources - {None})
             if node.sketch is not None:
-                size = math.prod(node.shape)
-                values[made_of[number], size] = number
+                values[made_of[number], node.size] = number
         return values
 
     def beginning(self, number: int) -> Origin | None:

@@ -71,7 +71,10 @@ class Annotation(Walk[_Known]):
     def block(self, block, arguments):
         # A callback that prints would print once more with each run.
         nodes = block.nodes
-        block.nodes = [node for node in nodes if node.name not in primitives.DEBUG]
+        block.nodes = []
+        for node in nodes:
+            if node.name not in primitives.DEBUG:
+                block.nodes.append(node)
         jaxpr = open_jaxpr(block.jaxpr)
         block.intended = self._meant(block.traces, block.outputs, jaxpr)
         results = super().block(block, arguments)
@@ -92,7 +95,8 @@ class Annotation(Walk[_Known]):
             node.constant = self._rounded_number(node, operands[0])
         super().node(node, operands)
         # A sample is the same on both sides, whatever dtypes the program has.
-        return [node.rule == SAMPLE for _ in node.eqn.outvars]
+        is_sample = node.rule == SAMPLE
+        return [is_sample for _ in node.eqn.outvars]
 
     def _note_constants(self, node: Node) -> None:
         """Notes the constants of an equation as they were meant."""
@@ -105,14 +109,15 @@ class Annotation(Walk[_Known]):
         # Random numbers are the same sample whatever they are compared with.
         if Written(node.stack).is_of_sampler:
             return
-        node.intended = self._meant(node.block.traces, node.eqn.invars, node.eqn)
+        eqn = node.eqn
+        node.intended = self._meant(node.block.traces, eqn.invars, eqn)
         node.doubtful = self._doubtful(node)
 
     def _meant(
         self, traces: SecondTraces, variables: Sequence[Variable], user: Equation | Jaxpr
     ) -> dict[int, np.ndarray]:
         """Returns the constants among variables that were meant as different numbers."""
-        constants: dict[int, np.ndarray] = {}
+        constants = {}
         for place, var in enumerate(variables):
             if not self._formats.rounds(getattr(var.aval, "dtype", None)):
                 continue

@@ -49,12 +49,16 @@ Width = int | Computes
 
 def own_form(value: Value) -> Leaf:
     """Returns a value as it is written."""
-    return value.written if isinstance(value, Either) else value
+    if isinstance(value, Either):
+        return value.written
+    return value
 
 
 def wide_form(value: Value) -> Leaf:
     """Returns a value as it is in wide types."""
-    return value.wide if isinstance(value, Either) else value
+    if isinstance(value, Either):
+        return value.wide
+    return value
 
 
 _Evaluator = Callable[..., list[Leaf]]
@@ -124,8 +128,10 @@ class Arithmetic:
         """
         if not is_inexact(array):
             return array
-        written = narrowed(array, self.formats.written(array.dtype))
-        wide = as_dtype(intended, self.formats.widened(array.dtype))
+        narrow_dtype = self.formats.written(array.dtype)
+        wide_dtype = self.formats.widened(array.dtype)
+        written = narrowed(array, narrow_dtype)
+        wide = as_dtype(intended, wide_dtype)
         return Either(written, wide)
 
     def rule(self, entry: Width) -> Rule:
@@ -135,23 +141,27 @@ class Arithmetic:
             return Rule(own_form, takes=operands.of, makes=entry.of)
         if entry == WRITTEN:
             return Rule(own_form, self.formats.written, self.formats.written)
+        form = own_form
         # Where a line rounds, so do the numbers that stand on it. With a scale, constants
         # stay as written, as in a program that scales its loss.
-        is_meant = entry == WIDE and self.scale is None
-        form = wide_form if is_meant else own_form
+        if entry == WIDE and self.scale is None:
+            form = wide_form
         return Rule(form, self.formats.widened, self.formats.widened)
 
     def settled(self, value: Value, dtype: DType) -> Leaf:
         """Returns a value in a dtype, which XLA shall not leave out."""
         array = as_dtype(value, dtype)
-        return array if array is value else self._fenced(array)
+        if array is value:
+            return array
+        return self._fenced(array)
 
     def _operands(self, node: Node, values: Sequence[Value], rule: Rule) -> list[Leaf]:
         """Returns the operands of an equation by a rule."""
         operands = []
         for value, var in zip(values, node.eqn.invars):
             dtype = rule.takes(var.aval.dtype)
-            operands.append(self.settled(rule.form(value), dtype))
+            form = rule.form(value)
+            operands.append(self.settled(form, dtype))
         return operands
 
     # Equations
@@ -160,7 +170,7 @@ class Arithmetic:
         """Returns the results of an equation in the dtypes that the program has."""
         operands = self._operands(node, values, _AS_PROGRAM_HAS_IT)
         results = evaluate(node.eqn, operands, unchanged_dtype)
-        return [self._fenced(result) for result in results]
+        return list(map(self._fenced, results))
 
     def computed(
         self, node: Node, values: Sequence[Value], entry: Width
@@ -179,8 +189,9 @@ class Arithmetic:
             dtype = rounds_to(var.aval.dtype)
             # A power of two moves a number in the range of a dtype, digits and all.
             if bits(dtype) < bits(result.dtype):
-                scale = jnp.asarray(self.scale).astype(result.dtype)
-                result = round_to(result * scale, dtype) / scale
+                scale = jnp.asarray(self.scale, result.dtype)
+                scaled = round_to(result * scale, dtype)
+                result = scaled / scale
             rounded.append(result)
         return operands, rounded
 
@@ -199,10 +210,19 @@ class Arithmetic:
             # No other dtype computes it, so both sides have it as written.
             results = self.own(node, values)
             if isinstance(entry, Computes):  # as `autocast` does
-                results = [as_dtype(result, entry.of(result.dtype)) for result in results]
+                results = self._all_settled(results, entry.of)
             else:
                 self.program.leave_out(node.stack)
-        return operands, [self._fenced(result) for result in results]
+        results = list(map(self._fenced, results))
+        return operands, results
+
+    def _all_settled(self, results: Sequence[Leaf], dtype_of: DtypeOf) -> list[Leaf]:
+        """Returns results in other dtypes than those in which they were computed."""
+        settled = []
+        for result in results:
+            dtype = dtype_of(result.dtype)
+            settled.append(self.settled(result, dtype))
+        return settled
 
     def _evaluated(self, node: Node, operands: list[Leaf], entry: Width) -> list[Leaf]:
         """Returns the results of an equation; outside of a trace, compiled.
@@ -212,29 +232,36 @@ class Arithmetic:
         dtype_of = self.rule(entry).makes
         if entry == WRITTEN and self._only_rounds(node):
             results = self.own(node, operands)
-            return [self.settled(result, dtype_of(result.dtype)) for result in results]
-        algorithm = self.formats.algorithm(node.eqn, is_wide=entry != WRITTEN)
+            return self._all_settled(results, dtype_of)
+        is_wide = entry != WRITTEN
+        algorithm = self.formats.algorithm(node.eqn, is_wide)
         if algorithm is not None:
             return product(node.eqn, operands, algorithm)
         if self.is_traced:
             return evaluate(node.eqn, operands, dtype_of)
-        return _compiled_equation(*binding(node.eqn, dtype_of))(*operands)
+        key, run = binding(node.eqn, dtype_of)
+        compiled = _compiled_equation(key, run)
+        return compiled(*operands)
 
     def _only_rounds(self, node: Node) -> bool:
         """Returns whether nothing computes an equation in the narrow dtype."""
         narrow = self.formats.narrow
         if narrow is None:
             return False
-        return narrow.itemsize == 1 or node.name in primitives.OF_OWN_DTYPES
+        if narrow.itemsize == 1:
+            return True
+        return node.name in primitives.OF_OWN_DTYPES
 
     def _rounded(self, node: Node, operands: list[Leaf]) -> list[Leaf]:
         """Returns the wide results, rounded as the equation rounds as written."""
-        narrow = self._operands(node, operands, self.rule(WRITTEN))
+        rule = self.rule(WRITTEN)
+        narrow = self._operands(node, operands, rule)
         written = self._evaluated(node, narrow, WRITTEN)
         exact = self._evaluated(node, operands, WIDE)
         # In wide types of operands as written: what the equation itself rounds is the
         # difference to this.
-        widened = self._operands(node, narrow, self.rule(WIDE))
+        wide_rule = self.rule(WIDE)
+        widened = self._operands(node, narrow, wide_rule)
         from_narrow = self._evaluated(node, widened, WIDE)
         results = []
         for array, result, narrow_result in zip(written, exact, from_narrow):
@@ -248,7 +275,8 @@ class Arithmetic:
         """Returns an array; if it is narrow, XLA shall not keep it wide."""
         if not self.is_traced or not is_inexact(array):
             return array
-        is_wide = self.formats.widened(array.dtype) == array.dtype
-        if is_wide and bits(array.dtype) >= 32:
+        dtype = array.dtype
+        is_wide = self.formats.widened(dtype) == dtype
+        if is_wide and bits(dtype) >= 32:
             return array
         return lax.optimization_barrier(array)

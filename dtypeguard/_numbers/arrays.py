@@ -2,7 +2,6 @@
 
 import math
 
-import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.types import Leaf
@@ -16,8 +15,8 @@ def size_of(array: Leaf) -> float:
     if not is_inexact(array):
         return float(array.size)
     numbers = _in_float64(array)
-    is_finite = np.isfinite(numbers)
-    return _norm_of(np.where(is_finite, numbers, 0))
+    numbers = np.where(np.isfinite(numbers), numbers, 0)
+    return _norm_of(numbers)
 
 
 def distance(array: Leaf, exact: Leaf) -> float:
@@ -25,9 +24,9 @@ def distance(array: Leaf, exact: Leaf) -> float:
 
     Of ints and bools, it is how many differ.
     """
-    if not is_inexact(array):
-        return float(jnp.sum(array != exact))
     error = _difference(array, exact)
+    if not is_inexact(array):
+        return float(error.sum())
     # One number that is lost makes the whole output as good as lost.
     if not np.isfinite(error).all():
         return math.inf
@@ -40,7 +39,8 @@ def part_along(array: Leaf, exact: Leaf, written: Leaf) -> float:
     # Complex errors have a direction as well.
     direction = np.conj(_difference(written, exact))
     products = direction * _difference(array, exact)
-    return float(np.sum(np.real(products)))
+    total = np.sum(products)
+    return float(total.real)
 
 
 def _in_float64(array: Leaf) -> np.ndarray:
@@ -51,8 +51,9 @@ def _in_float64(array: Leaf) -> np.ndarray:
 
 def _norm_of(array: Leaf) -> float:
     # NumPy's own norm asks BLAS, whose threads wait for each other.
-    squares = np.square(np.abs(array))
-    return math.sqrt(np.sum(squares))
+    sizes = np.abs(array)
+    squares = np.square(sizes)
+    return math.sqrt(squares.sum())
 
 
 @np.errstate(all="ignore")  # infinity less infinity, where they are equal
@@ -63,5 +64,6 @@ def _difference(array: Leaf, exact: Leaf) -> np.ndarray:
     numbers = _in_float64(array)
     exact_numbers = _in_float64(exact)
     is_equal = numbers == exact_numbers
-    is_equal |= np.isnan(numbers) & np.isnan(exact_numbers)
-    return np.where(is_equal, 0, numbers - exact_numbers)
+    are_nan = np.isnan(numbers) & np.isnan(exact_numbers)
+    difference = numbers - exact_numbers
+    return np.where(is_equal | are_nan, 0, difference)

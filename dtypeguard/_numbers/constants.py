@@ -15,9 +15,11 @@ FEW_DIGITS = 4
 def is_plain(value: np.ndarray) -> bool:
     """Returns whether a constant was probably meant as it is: few digits, or a limit."""
     limit = float(jnp.finfo(value.dtype).max)
-    numbers = np.abs(value.astype(np.float64))
-    is_number = numbers < limit
-    return bool(np.all(~is_number | have_few_digits(numbers)))
+    numbers = value.astype(np.float64)
+    numbers = np.abs(numbers)
+    is_limit = ~(numbers < limit)
+    is_meant = is_limit | have_few_digits(numbers)
+    return bool(is_meant.all())
 
 
 def have_few_digits(numbers: np.ndarray) -> np.ndarray:
@@ -37,28 +39,24 @@ def shortest_decimal(number: Any) -> float:
 def numbers_in_dtype(numbers: Any, dtype: DType) -> np.ndarray:
     """Returns the numbers that a dtype has for others, in float64."""
     with np.errstate(over="ignore"):  # NumPy warns of -1e9 in float16
-        return np.asarray(numbers).astype(dtype).astype(np.float64)
+        narrow = np.asarray(numbers).astype(dtype)
+    return narrow.astype(np.float64)
 
 
-def relative_change(number: Any, rounded: Any) -> Any:
-    """Returns how far rounding has changed a number, or each of an array of numbers."""
+def relative_change(numbers: np.ndarray, rounded: np.ndarray) -> np.ndarray:
+    """Returns how far rounding has changed each of an array of numbers."""
     # A decay says what it leaves: 0.999 and 1 are as far apart as 0.001 and 0.
-    complement = np.abs(1 - number)
-    size = np.minimum(np.abs(number), complement)
+    complement = np.abs(1 - numbers)
+    size = np.minimum(np.abs(numbers), complement)
+    difference = np.abs(rounded - numbers)
     with np.errstate(all="ignore"):
-        change = np.abs(rounded - number) / size
+        change = difference / size
     # What is infinite was a mask before; 0 and 1 are in all dtypes.
     return np.where(np.isfinite(change), change, 0)
 
 
-def most_changed(constant: np.ndarray, dtype: DType) -> float:
-    """Returns the number of a constant that a dtype changes most."""
-    numbers = np.ravel(constant).astype(np.float64)
-    rounded = numbers_in_dtype(numbers, dtype)
-    changes = relative_change(numbers, rounded)
-    return float(numbers[np.argmax(changes)])
-
-
 def is_scalar_literal(var: Any) -> bool:
     """Returns whether an operand is a number that stands in its equation."""
-    return is_literal(var) and not np.ndim(var.val)
+    if not is_literal(var):
+        return False
+    return np.ndim(var.val) == 0

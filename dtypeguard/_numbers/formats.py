@@ -18,7 +18,7 @@ from .._leaves.arguments import shown
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Equation, Leaf
 from .._program.jaxprs import PRODUCTS
-from .evaluate import evaluate
+from .evaluate import evaluate, unchanged_dtype
 
 
 class Algorithm(NamedTuple):
@@ -47,7 +47,7 @@ class Algorithm(NamedTuple):
             rest = rest - part
             # Infinity less infinity would make the other parts NaN.
             is_finite = jnp.isfinite(rest)
-            rest = jnp.where(is_finite, rest, jnp.zeros_like(rest))
+            rest = jnp.where(is_finite, rest, 0)
         return parts
 
 
@@ -94,9 +94,11 @@ class Products(NamedTuple):
         format = self.default.name
         # A device is named as such, since its matrix units decide.
         if self.name in DEVICES:
-            return f"as on {DEVICES[self.name]} ({format} products)"
-        passes = " in 3 passes" if self.default == _THREE_PASSES else ""
-        return f"with {format} products{passes}"
+            device = DEVICES[self.name]
+            return f"as on {device} ({format} products)"
+        if self.default == _THREE_PASSES:
+            return f"with {format} products in 3 passes"
+        return f"with {format} products"
 
     def algorithm(self, eqn: Equation, is_wide: bool) -> Algorithm | None:
         """Returns how an equation is computed; None if it is no product of float32."""
@@ -108,21 +110,12 @@ class Products(NamedTuple):
         precision = eqn.params.get("precision") or ()
         if not isinstance(precision, tuple):  # an algorithm that is preset
             return IEEE_FLOAT32
-        # XLA takes the highest of both operands.
         levels = [level.value for level in precision]
+        if is_wide:
+            levels.append(lax.Precision[self.mended].value)
         algorithms = (self.default, self.high, IEEE_FLOAT32)
-        written = algorithms[max(levels, default=0)]
-        if not is_wide or written == IEEE_FLOAT32:
-            return written
-        # The cheapest level that mends an error is advised.
-        if self.mended == "HIGH":
-            return self.high
-        return IEEE_FLOAT32
-
-    def rounds(self, eqn: Equation) -> bool:
-        """Returns whether the operands of an equation are rounded."""
-        algorithm = self.algorithm(eqn, is_wide=False)
-        return algorithm not in (None, IEEE_FLOAT32)
+        # XLA takes the highest of both operands.
+        return algorithms[max(levels, default=0)]
 
 
 def _is_product(eqn: Equation) -> bool:
@@ -131,7 +124,9 @@ def _is_product(eqn: Equation) -> bool:
         return False
     dtypes = [var.aval.dtype for var in eqn.invars[:2]]
     # A product with float64 runs in float64.
-    return _SINGLE in dtypes and np.float64 not in dtypes
+    if np.float64 in dtypes:
+        return False
+    return _SINGLE in dtypes
 
 
 def _has_vector(eqn: Equation) -> bool:
@@ -143,7 +138,9 @@ def _has_vector(eqn: Equation) -> bool:
     for var, axes in zip(eqn.invars, contracting):
         shape = np.delete(var.aval.shape, axes)
         sizes.append(math.prod(shape))
-    return not batch and 1 in sizes
+    if batch:
+        return False
+    return 1 in sizes
 
 
 class Formats(NamedTuple):
@@ -174,7 +171,9 @@ class Formats(NamedTuple):
         """Returns the dtype of the same value where it is wide."""
         if self.is_own or not 0 < bits(dtype) < bits(self.wide):
             return dtype
-        return self.wide if kind(dtype) == "float" else np.dtype("complex128")
+        if kind(dtype) == "complex":
+            return np.dtype("complex128")
+        return self.wide
 
     def rounds(self, dtype: DType) -> bool:
         """Returns whether a value of this dtype is narrower as written than wide."""
@@ -191,14 +190,16 @@ def product(eqn: Equation, operands: Sequence[Leaf], algorithm: Algorithm) -> li
     """Returns the result of a product as a device computes it."""
     # An accelerator would round what it is given here as well.
     highest = (lax.Precision.HIGHEST, lax.Precision.HIGHEST)
-    eqn = eqn.replace(params={**eqn.params, "precision": highest})
+    params = dict(eqn.params, precision=highest, preferred_element_type=_SINGLE)
+    eqn = eqn.replace(params=params)
     first_parts = algorithm.split(operands[0])
     second_parts = algorithm.split(operands[1])
     products = []
     for number, first in enumerate(first_parts):
         for second in second_parts[: algorithm.parts - number]:
             parts = [first, second, *operands[2:]]
-            products.extend(evaluate(eqn, parts, _at_least_single))
+            results = evaluate(eqn, parts, unchanged_dtype)
+            products.extend(results)
     total = functools.reduce(lax.add, reversed(products))  # the smallest first
     dtype = eqn.outvars[0].aval.dtype
     return [lax.convert_element_type(total, dtype)]
@@ -232,9 +233,3 @@ def products_named(name: object) -> Products:
             f'Write matmul_precision="tpu", or one of {", ".join(_SETTINGS)}.'
         )
     return Products(name.lower())
-
-
-def _at_least_single(dtype: DType) -> DType:
-    if kind(dtype) == "float" and bits(dtype) < 32:
-        return _SINGLE
-    return dtype

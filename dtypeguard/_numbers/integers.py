@@ -28,22 +28,22 @@ from .primitives import is_inexact, is_key
 from .program import NumericProgram
 
 # The lowest bits of their results follow from the lowest bits of what they are given, so
-# that it does no harm to wrap where only these are taken.
+# that it does no harm to wrap where only these are taken. The negative of the least number
+# of a dtype does not fit.
 _MODULAR = ForeignNames(
-    "add add_any sub mul integer_pow square@jax>=0.4.36 iota dot_general "
+    "neg abs add add_any sub mul integer_pow square@jax>=0.4.36 iota dot_general "
     "conv_general_dilated reduce_sum reduce_prod cumsum cumprod reduce_window_sum "
     "scatter-add scatter-mul scatter-sub@jax>=0.5"
 )
-# They return the numbers that they are given or the negatives of these. The negative of the
-# least number of a dtype does not fit.
-_CHANGE_SIGNS = ForeignNames("neg abs")
 # Who takes the bits of a number, or what is left of it by division, means it to wrap.
 _TAKE_BITS = ForeignNames(
     "xor and or not shift_left shift_right_logical shift_right_arithmetic rem "
     "population_count clz"
 )
 # The results of these are hashed numbers.
-_MAKE_BITS = ForeignNames("xor not shift_left shift_right_logical shift_right_arithmetic")
+_MAKE_BITS = primitives.OF_BITS | ForeignNames(
+    "xor not shift_left shift_right_logical shift_right_arithmetic"
+)
 
 # The operands whose numbers are in the result: all, unless some are indices, or tell which
 # of the others to take.
@@ -59,7 +59,6 @@ for _name in primitives.IN_PLACE:
 
 # The numbers of equations.
 _Numbers = frozenset[int]
-_NONE: _Numbers = frozenset()
 
 
 class Watched(NamedTuple):
@@ -67,33 +66,30 @@ class Watched(NamedTuple):
 
     Attributes:
         integers: their results have to fit their dtypes.
-        narrowings: they convert to a narrower floating dtype.
-        before_bits: those of them that lead to bits, to a random key or to integers.
+        before_bits: they lead to bits, to a random key or to integers.
     """
 
-    integers: _Numbers = _NONE
-    narrowings: _Numbers = _NONE
-    before_bits: _Numbers = _NONE
+    integers: _Numbers
+    before_bits: _Numbers
 
     def notes(self, node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]) -> Noted:
         """Returns what a run notes of an equation."""
         noted = Noted()
         number = node.number
         if number in self.integers:
-            noted[number, "fit"] = _fit(node, operands, results[0])
-        if number in self.narrowings:
+            fit = _fit(node, operands, *results)
+            noted[number, "fit"] = fit
+        if node.rounds and node.name == "convert_element_type":
             operand = operands[0]
             result = results[0]
             if kind(operand.dtype) != "complex":
                 result = result.real
             back = lax.convert_element_type(result, operand.dtype)
-            noted[number, "loses"] = jnp.any(back != operand)
-        if number in self.before_bits:
-            noted[number, "given"] = operands[0]
+            differs = back != operand
+            noted[number, "loses"] = differs.any()
+            if number in self.before_bits:
+                noted[number, "given"] = operand
         return noted
-
-
-NOTHING = Watched()
 
 
 def watched(program: NumericProgram) -> Watched:
@@ -101,37 +97,29 @@ def watched(program: NumericProgram) -> Watched:
     flow = _Flow(program.block)
     used = [*flow.outputs, *flow.deciding]
     made_bits = []
-    integers = []
-    hashed: set[int] = set()
+    hashed = set()
     for value, equation in flow.made_by.items():
         inputs = set(equation.inputs)
         if _makes_bits(equation):
             made_bits.extend(inputs)
             hashed.add(value)
         elif equation.primitive not in _TAKE_BITS:
-            used.extend(inputs.difference(flow.passed(value)))
+            passed = flow.passed(value)
+            used.extend(inputs.difference(passed))
+        # Floats among these become integers.
         if _is_integer(flow.avals[value]):
-            integers.append(value)
-            # Floats among these become integers.
             made_bits.extend(inputs)
     # All arithmetic of hashed numbers is meant to wrap.
     for value in range(len(flow.avals)):  # sources come first
         if not hashed.isdisjoint(flow.passed(value)):
             hashed.add(value)
-    wrapping: set[int] = set()
-    for value in set(integers) - hashed:
-        equation = flow.made_by[value]
-        if _may_wrap(equation):
+    wrapping = set()
+    for value, equation in flow.made_by.items():
+        if value not in hashed and _may_wrap(equation):
             wrapping.add(equation.number)
-    narrowings: set[int] = set()
-    for node in program.block.all_nodes():
-        if node.rounds and node.name == "convert_element_type":
-            narrowings.add(node.number)
-    return Watched(
-        integers=flow.numbers_behind(used) & wrapping,
-        narrowings=frozenset(narrowings),
-        before_bits=flow.numbers_behind(made_bits) & narrowings,
-    )
+    integers = flow.numbers_behind(used) & wrapping
+    before_bits = flow.numbers_behind(made_bits)
+    return Watched(integers, before_bits)
 
 
 class _Flow(Graph):
@@ -150,7 +138,8 @@ class _Flow(Graph):
         return super().visit_cond(node, operands)
 
     def condition(self, block, arguments):
-        self.deciding.extend(self.block(block, arguments))
+        results = self.block(block, arguments)
+        self.deciding.extend(results)
 
     def passed(self, value: int) -> Sequence[int]:
         """Returns the values whose numbers are in another one, as they are or wrapped."""
@@ -163,10 +152,11 @@ class _Flow(Graph):
 
     def numbers_behind(self, values: Iterable[int]) -> _Numbers:
         """Returns the equations whose results are in some values."""
-        numbers: set[int] = set()
+        numbers = set()
         for value in self.behind(values, self.passed):
             if value in self.made_by:
-                numbers.add(self.made_by[value].number)
+                equation = self.made_by[value]
+                numbers.add(equation.number)
         return frozenset(numbers)
 
 
@@ -176,23 +166,21 @@ def _passes(equation: Equation) -> bool:
     operands = [var.aval for var in eqn.invars]
     results = [var.aval for var in eqn.outvars]
     if equation.primitive == "convert_element_type":
-        if _is_integer(results[0]):
-            return _is_integer(operands[0])
-        return is_inexact(operands[0]) and is_inexact(results[0])
+        return _is_integer(operands[0]) == _is_integer(results[0])
     if primitives.moves(eqn, operands, results):
         return True
     if _is_integer(results[0]):
         return equation.primitive in _MODULAR
+    # Equal numbers stay equal.
     if not is_inexact(results[0]):
         return False
-    # Equal numbers stay equal.
-    are_literals = [is_literal(var) for var in eqn.invars]
+    are_literals = list(map(is_literal, eqn.invars))
     return are_literals.count(False) == 1
 
 
 def _makes_bits(equation: Equation) -> bool:
     """Returns whether an equation makes bits or hashed numbers, or makes or takes a key."""
-    if equation.primitive in primitives.OF_BITS | _MAKE_BITS:
+    if equation.primitive in _MAKE_BITS:
         return True
     eqn = equation.stack[0]
     variables = [*eqn.invars, *eqn.outvars]
@@ -200,37 +188,40 @@ def _makes_bits(equation: Equation) -> bool:
 
 
 def _may_wrap(equation: Equation) -> bool:
-    """Returns whether an integer result may not fit its dtype."""
+    """Returns whether a result may be an integer that does not fit its dtype."""
     written = Written(equation.stack)
     if written.is_of_sampler or written.origin is None:
         return False
+    eqn = equation.stack[0]
+    result = eqn.outvars[0].aval
+    if not _is_integer(result):
+        return False
     if equation.primitive == "convert_element_type":
-        operand = equation.stack[0].invars[0]
-        return value_kind(operand.aval) != "bool"
-    return equation.primitive in _MODULAR or equation.primitive in _CHANGE_SIGNS
+        operand = eqn.invars[0].aval
+        return value_kind(operand) != "bool"
+    return equation.primitive in _MODULAR
 
 
 def _is_integer(value: Aval) -> bool:
     return value_kind(value) in ("int", "uint")
 
 
-# What is noted of each: how many numbers do not fit, and the one furthest out of range (0
-# if none of them is a number).
-COUNT, FURTHEST = range(2)
-
-
 def _fit(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
-    """Returns how many numbers of a result do not fit, and which."""
+    """Returns how many numbers of a result do not fit, the greatest and the least of them.
+
+    The last two are 0 where none of them is a number.
+    """
     with set_x64(True):
         exact, is_wrong = _compared_exactly(node, operands, result)
         is_number = ~jnp.isnan(exact)
-        numbers = jnp.where(is_wrong & is_number, exact, 0.0)
+        is_outlier = is_wrong & is_number
+        numbers = jnp.where(is_outlier, exact, 0.0)
         greatest = jnp.max(numbers, initial=0)
         least = jnp.min(numbers, initial=0)
-        furthest = jnp.where(greatest >= -least, greatest, least)
         count = jnp.sum(is_wrong, dtype=np.float64)
+        fit = jnp.stack([count, greatest, least])
         # In float32, which a loop can carry with x64 off.
-        return jnp.stack([count, furthest]).astype(np.float32)
+        return fit.astype(np.float32)
 
 
 def otherwise(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
@@ -245,8 +236,10 @@ def _compared_exactly(
 ) -> tuple[Leaf, Leaf]:
     """Returns the exact result of an equation in float64, and which numbers do not fit."""
     wide_operands = list(operands)
-    for place in range(len(operands))[_OF_NUMBERS[node.name]]:
-        wide_operands[place] = lax.convert_element_type(operands[place], np.float64)
+    places = range(len(operands))
+    for place in places[_OF_NUMBERS[node.name]]:
+        wide = lax.convert_element_type(operands[place], np.float64)
+        wide_operands[place] = wide
     if node.name == "convert_element_type":
         exact = jnp.trunc(wide_operands[0])
     else:
@@ -255,9 +248,11 @@ def _compared_exactly(
     is_above = exact > float(info.max)
     is_below = exact < float(info.min)
     # Float64 has numbers of 64 bits rounded: what has wrapped is off by a power of two.
-    difference = jnp.abs(exact - result.astype(np.float64))
-    is_near = difference < 2.0 ** (info.bits - 1)
-    return exact, is_above | is_below | ~is_near
+    difference = exact - result.astype(np.float64)
+    half_range = 2.0 ** (info.bits - 1)
+    is_near = abs(difference) < half_range
+    is_wrong = is_above | is_below | ~is_near
+    return exact, is_wrong
 
 
 def _as_double(dtype: DType) -> DType:

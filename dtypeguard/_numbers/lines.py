@@ -2,6 +2,8 @@
 
 from collections.abc import Hashable
 
+import numpy as np
+
 from .._leaves.casts import Cast
 from .._program.jaxprs import Stack
 from .._program.program import LOOPS
@@ -19,8 +21,8 @@ class Line:
     Attributes:
         origin: where it is; None for the inputs of the program, which `narrow` rounds, and
             without a file for what JAX computes with no line of the user's around it.
-        constants: the numbers that were rounded when the program was traced, with what
-            became of them.
+        constants: arrays of numbers that were rounded when the program was traced, each
+            with what became of them.
         casts: the casts of dtypeguard that it stands for, if it is none of the user's.
         only_casts: whether it rounds by casts alone that are written on it.
         is_in_loop: whether a loop computes it.
@@ -32,7 +34,7 @@ class Line:
         self.casts: dict[Cast, None] = {}
         self.dtypes: set[str] = set()
         self.primitives: set[str] = set()
-        self.constants: dict[float, float] = {}
+        self.constants: list[tuple[np.ndarray, np.ndarray]] = []
         self.only_casts = True
         self.is_in_loop = False
         self.has_asked = False
@@ -53,16 +55,19 @@ class Line:
     @property
     def rounded_constant(self) -> tuple[float, float] | None:
         """The number that rounding changes most, and the rounded one; None without any."""
-        changes = []
-        for number, rounded in self.constants.items():
-            change = relative_change(number, rounded)
-            if change:
-                # All numbers that become 1 are as far off, relative to what they leave.
-                changes.append((change, abs(rounded - number), number))
-        if not changes:
+        changed = []
+        for numbers, rounded in self.constants:
+            changes = relative_change(numbers, rounded)
+            place = np.argmax(changes)
+            number = float(numbers[place])
+            rounded_number = float(rounded[place])
+            # All numbers that become 1 are as far off, relative to what they leave.
+            difference = abs(rounded_number - number)
+            changed.append((changes[place], difference, number, rounded_number))
+        change, _, number, rounded_number = max(changed, default=(0, 0, 0, 0))
+        if not change:
             return None
-        _, _, number = max(changes)
-        return number, self.constants[number]
+        return number, rounded_number
 
 
 class Lines(list[Line]):
@@ -78,7 +83,8 @@ class Lines(list[Line]):
         Of a package, each line of the user's that calls it is another. So is each part of
         a tree that dtypeguard casts.
         """
-        number = self._numbers.setdefault(self._key(stack), len(self))
+        key = self._key(stack)
+        number = self._numbers.setdefault(key, len(self))
         if number == len(self):
             self.append(Line(_origin_of(stack)))
         cast = Written(stack).cast_of_ours

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.types import Aval, Leaf
+from .._leaves.types import Leaf
 from . import plans
 from .arrays import distance, part_along, size_of
 from .integers import watched
 from .nodes import Noted
 from .plans import WIDE, WidthPlan
 from .primitives import is_inexact, is_key, measured
-from .probes import DECISION, Probes
+from .probes import Probes
 from .program import NumericProgram
 from .run import run
 
@@ -51,15 +51,16 @@ class Inputs(NamedTuple):
         errors = []
         for output, exact, size in zip(outputs, self.exact, self.sizes):
             output = output.astype(exact.dtype)
-            errors.append(distance(output, exact) / size)
+            off = distance(output, exact)
+            errors.append(off / size)
         return errors
 
     def off(self, outputs: Sequence[Leaf]) -> float:
         """Returns how far off outputs are: the root mean square over those that count."""
         errors = np.array(self.errors(outputs))
         counted = errors[np.isfinite(self.sizes)]
-        mean = np.mean(np.square(counted))
-        return math.sqrt(mean)
+        squares = np.square(counted)
+        return math.sqrt(squares.mean())
 
 
 class Measures:
@@ -73,10 +74,10 @@ class Measures:
         written: these outputs as written.
         raises: whether the program raised in a narrow dtype; what it gives counts as NaN.
         shares: the share of each line in the squared error, as far as it was measured.
-        watched: the equations of which more is noted as written than decisions.
-        notes: what is noted there, and `decisions` the decisions among it.
-        given: those that other runs follow; None if it returns ints and bools alone, or
-            if wide types are finite only without, as a logarithm of a negative number.
+        notes: what is noted as written: decisions, and what `watched` says.
+        given: those whose decisions other runs follow; None if it returns ints and bools
+            alone, or if wide types are finite only without, as a logarithm of a negative
+            number.
         left_out: the outputs whose errors do not count.
         before_run: is called before each run equation by equation, which it may stop.
     """
@@ -90,15 +91,11 @@ class Measures:
         self.are_floats = any(is_inexact(aval) for aval in avals)
         self.raises = False
         self.before_run: Callable[[], None] = lambda: None
-        self.decisions = Noted()
         self.notes = Noted()
-        self.watched = watched(program)
-        probes = Probes(self.notes, watched=self.watched)
+        more_than_decisions = watched(program)
+        probes = Probes(self.notes, watched=more_than_decisions)
         plan = plans.written(program)
         self._all_written = self._run_all(plan, probes, is_compiled=True)
-        for key, note in self.notes.items():
-            if key[1] == DECISION:
-                self.decisions[key] = note
         self.written = [self._all_written[n] for n in self.outputs]
         for node in program.block.all_nodes():
             loses = self.notes.get((node.number, "loses"))
@@ -132,21 +129,22 @@ class Measures:
     @functools.cached_property
     def _exact(self) -> list[Leaf]:
         """The outputs in wide types; sets which decisions runs follow."""
-        if not self.are_floats or self.raises:
-            return self._outputs(())
         # Errors of a line are compared at the same decisions: one flipped comparison would
         # hide all roundings.
-        self.given = self.decisions
+        if self.are_floats and not self.raises:
+            self.given = self.notes
         exact = self._outputs(())
-        if all(jnp.isfinite(array).all() for array in exact):
+        if self.given is None or all(jnp.isfinite(array).all() for array in exact):
             return exact
         self.given = None
         undecided = self._outputs(())
         for array, exact_array in zip(undecided, exact):
-            if (jnp.isfinite(array) & ~jnp.isfinite(exact_array)).any():
-                # Wide numbers do not fit decisions that were made on rounded ones.
+            is_finite = jnp.isfinite(exact_array)
+            is_saved = jnp.isfinite(array) & ~is_finite
+            # Wide numbers do not fit decisions that were made on rounded ones.
+            if is_saved.any():
                 return undecided
-        self.given = self.decisions
+        self.given = self.notes
         return exact
 
     def run(
@@ -182,8 +180,11 @@ class Measures:
                 raise
             # It counts as lost, and the report says so.
             self.raises = True
-            avals = self.program.jaxpr.out_avals
-            return [_not_a_number(aval) for aval in avals]
+            outputs = []
+            for aval in self.program.jaxpr.out_avals:
+                output = jnp.full(aval.shape, np.nan)
+                outputs.append(output.astype(aval.dtype))
+            return outputs
 
     def depends_on(self, number: int) -> bool:
         """Returns whether an output depends on the numbers that do not fit somewhere.
@@ -193,16 +194,17 @@ class Measures:
         """
         plan = plans.written(self.program)
         # Loops turn as often as before, or the other numbers may have no end.
-        probes = Probes(followed=self.decisions, changed=number)
+        probes = Probes(followed=self.notes, changed=number)
         try:
             outputs = run(self.program, plan, self.arrays, probes)
         except RAISED_BY_CHECKS:  # a check in the program
             return True
         for output, written in zip(outputs, self._all_written):
             # A key leads to the outputs that are drawn with it, if there are any.
-            if is_key(output) or jnp.array_equal(output, written, equal_nan=True):
+            if is_key(output):
                 continue
-            return True
+            if not jnp.array_equal(output, written, equal_nan=True):
+                return True
         return False
 
     def error(self, rounding: Iterable[int]) -> float:
@@ -221,11 +223,11 @@ class Measures:
         Some that follow each other are measured together first: where these cause next to
         nothing, so does each.
         """
-        if not self.total:
-            return
         numbers = range(self.lines)
-        firsts = numbers[::_LINES_IN_GROUP]
-        groups = [numbers[first : first + _LINES_IN_GROUP] for first in firsts]
+        groups = []
+        for first in numbers[::_LINES_IN_GROUP]:
+            group = numbers[first : first + _LINES_IN_GROUP]
+            groups.append(group)
         for group in sorted(groups, key=self.error, reverse=True):
             error = self.error(group)
             for number in group:
@@ -238,7 +240,8 @@ class Measures:
     @property
     def _least(self) -> float:
         """What a line causes alone, at most, whose share is next to nothing."""
-        return _LEAST_ALONE * self.total
+        # Of an error of 0 no line has a share.
+        return _LEAST_ALONE * self.total or math.inf
 
     def measure_shares(self, show_status: Callable[[int], None]) -> None:
         """Measures the share of each line, the most important ones first.
@@ -249,39 +252,39 @@ class Measures:
         causes next to nothing alone has none. Where the error is not finite, they are as
         the squares of what lines cause alone, and known once all lines are measured.
         """
-        numbers = range(self.lines)
-        if not self.total:
-            for number in numbers:
-                self.shares[number] = 0.0
-            return
-        reached = [number for number in numbers if frozenset([number]) in self._errors]
-        errors = [self.alone(number) for number in reached]
+        reached = []
+        for number in range(self.lines):
+            if frozenset([number]) in self._errors:
+                reached.append(number)
+        errors = list(map(self.alone, reached))
         if not np.isfinite([self.total, *errors]).all():
             # A line to come may cause all of it, and these next to nothing.
             if len(reached) == self.lines:
                 shares = _shares_of_squares(errors)
                 self.shares = dict(zip(reached, shares))
             return
-        small: set[int] = set()
+        small = set()
         for number in reached:
             if self.alone(number) <= self._least:
                 self.shares[number] = 0.0
                 small.add(number)
-        for number in sorted(set(reached) - small, key=self.alone, reverse=True):
+        large = set(reached) - small
+        for number in sorted(large, key=self.alone, reverse=True):
             show_status(number)
             # Lines that cause next to nothing go with the line after them.
             before = set(range(number)) - small
             count = max(before, default=-1) + 1
             part = self._part_of_first(number + 1)
-            self.shares[number] = part - self._part_of_first(count)
+            part_before = self._part_of_first(count)
+            self.shares[number] = part - part_before
 
     def _measure_part(self, count: int) -> float:
         """Returns the part of the error that the first lines cause together."""
         if count in (0, self.lines):
             return float(count > 0)
         outputs = self._outputs(range(count))
-        along_written = self._along(self.written)
-        return self._along(outputs) / along_written
+        along = self._along(outputs)
+        return along / self._along(self.written)
 
     def _along(self, outputs: Sequence[Leaf]) -> float:
         """Returns how far off outputs are along the error, in squares of their sizes."""
@@ -300,16 +303,12 @@ class Measures:
     def _outputs(self, rounding: Iterable[int]) -> list[Leaf]:
         """Returns the measured outputs where some lines round."""
         plan = plans.rounding(self.program, rounding)
-        return self.run(plan, Probes(followed=self.given))
+        probes = Probes(followed=self.given)
+        return self.run(plan, probes)
 
 
 def _shares_of_squares(errors: Sequence[float]) -> list[float]:
-    squares = np.square(np.minimum(errors, LARGEST_ERROR))
-    total = squares.sum() or 1.0
-    return (squares / total).tolist()
-
-
-def _not_a_number(aval: Aval) -> Leaf:
-    """Returns an array of NaN; of ints and bools 0."""
-    number = np.nan if is_inexact(aval) else 0
-    return jnp.full(aval.shape, number, aval.dtype)
+    bounded = np.minimum(errors, LARGEST_ERROR)
+    squares = np.square(bounded)
+    shares = squares / (squares.sum() or 1.0)
+    return shares.tolist()

@@ -60,10 +60,10 @@ class WidthPlan(NamedTuple):
     def part(self, first: int, last: int) -> object:
         """Returns a key for the equations in a range, that equal calls have in common."""
         # Calls of one function have other numbers, and the same entries in order.
-        entries = self.entries[first : last + 1].tobytes()
         numbers = range(first, last + 1)
-        carried = tuple(self.carried.get(number) for number in numbers)
-        return entries, carried, self.is_rounding, self.dtypes
+        entries = self.entries[first : last + 1]
+        carried = map(self.carried.get, numbers)
+        return entries.tobytes(), tuple(carried), self.is_rounding, self.dtypes
 
 
 PlanState = TypeVar("PlanState")
@@ -117,8 +117,9 @@ class WideLines(Propagation[bool]):
     def plan(self) -> WidthPlan:
         """Returns the plan."""
         is_wide = self._is_given_wide
-        avals = self.program.jaxpr.in_avals
-        arguments = [is_wide and is_inexact(aval) for aval in avals]
+        arguments = []
+        for aval in self.program.jaxpr.in_avals:
+            arguments.append(is_wide and is_inexact(aval))
         self.block(self.program.block, arguments)
         return WidthPlan(self.entries, is_wide, carried=self.carried)
 
@@ -127,13 +128,17 @@ class WideLines(Propagation[bool]):
 
     def read(self, user, place, var, values):
         # A cast to the dtype that the value has as written ends its width.
-        return place not in user.ends and super().read(user, place, var, values)
+        if place in user.ends:
+            return False
+        return super().read(user, place, var, values)
 
     def joined(self, values, attempt):
         return any(values)
 
     def entry_of(self, value, aval):
-        return WIDE if value else WRITTEN
+        if value:
+            return WIDE
+        return WRITTEN
 
     def visit_own(self, node, values):
         return [False for _ in node.eqn.outvars]
@@ -152,7 +157,8 @@ class WideLines(Propagation[bool]):
     def computed(self, node, values):
         if node.name in IN_PLACE:
             values = values[:1]  # `x.at[0].set(y)` has the dtype of `x`
-        if not self._is_wide(node, any(values)):
+        has_wide = any(values)
+        if not self._is_wide(node, has_wide):
             return [False for _ in node.eqn.outvars]
         self.entries[node.number] = WIDE
         return [is_inexact(var.aval) for var in node.eqn.outvars]
@@ -181,8 +187,8 @@ def rounding(program: NumericProgram, lines: Iterable[int]) -> WidthPlan:
     for node in program.block.all_nodes():
         if node.line in rounded_lines:
             entries[node.number] = ROUNDED
-    rounds_inputs = program.formats.narrow is not None and 0 in rounded_lines
-    return WidthPlan(entries, not rounds_inputs, is_rounding=True)
+    is_wide_given = program.formats.narrow is None or 0 not in rounded_lines
+    return WidthPlan(entries, is_wide_given, is_rounding=True)
 
 
 def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> WidthPlan:

@@ -7,16 +7,16 @@ its decisions, and another one may follow them.
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from .._leaves.internals import ForeignNames
 from .._leaves.types import Leaf
 from .._program.jaxprs import value_kind
 from .._program.program import Node
 from .arithmetic import Value, wide_form
-from .integers import NOTHING, Watched, otherwise
+from .integers import Watched, otherwise
 from .nodes import Noted
 from .primitives import OF_OWN_DTYPES, SELECTS
 
-_VALUES = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "sign", "floor", "ceil", "round"])
-_DECIDING = _VALUES | SELECTS
+_VALUES = ForeignNames("eq ne lt le gt ge sign floor ceil round")
 
 # What a note of a decision is of, in place of a result.
 DECISION = "decision"
@@ -38,7 +38,7 @@ class Probes:
     noted: Noted | None = None
     note: Callable[[Leaf, Sequence[Leaf]], Leaf | None] | None = None
     followed: Noted | None = None
-    watched: Watched = NOTHING
+    watched: Watched | None = None
     changed: int | None = None
 
     def empty(self, followed: Noted | None) -> "Probes":
@@ -55,7 +55,8 @@ class Probes:
     def key(self) -> object:
         """Equal for probes that have a loop run alike."""
         # What is noted is an output of a compiled body, so it is part of the program.
-        return self.noted is None, self.note, self.watched, self.changed
+        is_noted = self.noted is not None
+        return is_noted, self.note, self.watched, self.changed
 
     def followed_at(self, node: Node) -> Leaf | None:
         """Returns the decision to follow at an equation."""
@@ -70,8 +71,8 @@ class Probes:
         numbers = range(first, node.number)
         followed = Noted()
         for key, note in self.followed.items():
-            number, _ = key
-            if number in numbers:
+            number, kind = key
+            if number in numbers and kind == DECISION:
                 followed[key] = note
         return followed
 
@@ -84,10 +85,13 @@ class Probes:
         self, node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]
     ) -> Sequence[Leaf]:
         """Notes the decision of an equation; returns its results, changed if asked."""
-        notes = self.watched.notes(node, operands, results)
-        if self.noted is not None and self.note is None and decides(node):
-            notes[node.number, DECISION] = decision_of(node, operands, results)
-        self.add(notes)
+        if self.watched is not None:
+            notes = self.watched.notes(node, operands, results)
+            self.add(notes)
+        if self.noted is not None and self.note is None:
+            decision = decision_of(node, operands, results)
+            if decision is not None:
+                self.add({(node.number, DECISION): decision})
         # An audit asks whether numbers that do not fit change any output.
         if node.number == self.changed:
             return [otherwise(node, operands, results[0])]
@@ -97,7 +101,7 @@ class Probes:
         self, number: int, results: Sequence[Value], operands: Sequence[Value]
     ) -> None:
         """Notes the results of an equation, if these are noted."""
-        if self.noted is None or self.note is None:
+        if self.note is None:
             return
         wide_operands = [wide_form(operand) for operand in operands]
         for place, result in enumerate(results):
@@ -106,45 +110,46 @@ class Probes:
             noted = self.note(wide_result, wide_operands)
             if noted is not None:
                 # JAX sorts keys, and those of decisions are words.
-                key = str(place)
-                self.noted[number, key] = noted
+                key = (number, str(place))
+                self.add({key: noted})
 
 
-def decides(node: Node) -> bool:
-    """Returns whether an equation decides by floats."""
+def decision_of(
+    node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]
+) -> Leaf | None:
+    """Returns what an equation has decided by floats; None if nothing."""
     # Integers are the same on both sides, and so is what they decide.
     kinds = [value_kind(var.aval) for var in node.eqn.invars]
     if "float" not in kinds:
-        return False
+        return None
     if node.name in OF_OWN_DTYPES:  # the pivots of a decomposition stay its own
-        return False
-    if node.name in _DECIDING:
-        return True
-    are_indices = [_is_index(var.aval) for var in node.eqn.outvars]
-    return are_indices.count(True) == 1
-
-
-def _is_index(value: Leaf) -> bool:
-    return value_kind(value) in ("int", "uint")
-
-
-def decision_of(node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]) -> Leaf:
-    """Returns what an equation has decided."""
-    if node.name in _VALUES:
-        return results[0]
+        return None
     if node.name in SELECTS:  # the last operand tells which of the first to take
         return operands[-1]
-    are_indices = [_is_index(result) for result in results]
-    return results[are_indices.index(True)]
+    place = _decided_place(node)
+    if place is None:
+        return None
+    return results[place]
+
+
+def _decided_place(node: Node) -> int | None:
+    """Returns the place of the result that is a decision."""
+    if node.name in _VALUES:
+        return 0
+    indices = []
+    for place, var in enumerate(node.eqn.outvars):
+        if value_kind(var.aval) in ("int", "uint"):
+            indices.append(place)
+    if len(indices) != 1:
+        return None
+    return indices[0]
 
 
 def results_following(node: Node, results: Sequence[Leaf], decision: Leaf) -> list[Leaf]:
     """Returns the results of an equation with another decision than its own."""
-    if node.name in _VALUES:
-        return [decision.astype(results[0].dtype)]
-    following = []
-    for result in results:
-        if _is_index(result):
-            result = decision
-        following.append(result)
+    following = list(results)
+    place = _decided_place(node)
+    if place is not None:
+        dtype = results[place].dtype
+        following[place] = decision.astype(dtype)
     return following

@@ -7,15 +7,15 @@ import jax
 import numpy as np
 
 from .._leaves.dtypes import bits
-from .._leaves.types import Aval, DType, Jaxpr
+from .._leaves.types import Aval, Jaxpr
 from .._program.aligned import SecondTraces
 from .._program.jaxprs import Stack, Variable, is_literal
 from .._program.program import WHILE, Block, Node
 from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .annotation import Annotation
-from .constants import most_changed, numbers_in_dtype
-from .formats import Formats
+from .constants import numbers_in_dtype
+from .formats import IEEE_FLOAT32, Formats
 from .lines import Line, Lines
 from .nodes import COMPUTED, ROUNDINGS
 from .primitives import is_inexact, moves
@@ -62,7 +62,8 @@ class NumericProgram:
         # Without `narrow` they are fixed, so that what is drawn with them is a sample.
         is_fixed = formats.narrow is None
         annotation = Annotation(formats, is_judged, self.leave_out)
-        annotation.block(self.block, [is_fixed for _ in jaxpr.in_avals])
+        arguments = [is_fixed for _ in jaxpr.in_avals]
+        annotation.block(self.block, arguments)
         self.size = number_nodes(self.block)
         self.while_loops: list[Node] = []
         for node in self.block.all_nodes():
@@ -77,14 +78,16 @@ class NumericProgram:
 
     def leave_out(self, stack: Stack) -> None:
         """Notes that an equation runs as written."""
-        key = (stack[0].primitive.name, Written(stack).origin)
-        self.unexamined[key] = None
+        name = stack[0].primitive.name
+        origin = Written(stack).origin
+        self.unexamined[name, origin] = None
 
     # Lines
 
     def _note_inputs(self) -> None:
         """Makes the first line, which stands for the inputs."""
-        line = self.lines[self.lines.number_of(())]
+        number = self.lines.number_of(())
+        line = self.lines[number]
         for aval in self.jaxpr.in_avals:
             written = self.formats.written(aval.dtype)
             if written != aval.dtype:
@@ -106,12 +109,14 @@ class NumericProgram:
         algorithm = self.formats.algorithm(node.eqn, is_wide=False)
         if algorithm is not None:
             # A device rounds the operands, so the dtype of the result says nothing.
-            line.has_asked |= node.eqn.params.get("precision") is not None
+            precision = node.eqn.params.get("precision")
+            line.has_asked |= precision is not None
             line.note(node.stack, algorithm.name)
             return
         for result in results:
             if is_inexact(result):
-                line.note(node.stack, str(result.dtype))
+                dtype = str(result.dtype)
+                line.note(node.stack, dtype)
 
     def _line_of(self, node: Node) -> Line:
         """Returns the line of an equation, at which it rounds."""
@@ -121,24 +126,23 @@ class NumericProgram:
     def _note_numbers(self, node: Node) -> None:
         """Notes the numbers that an equation rounds."""
         # They are rounded where they are used, if the equation there rounds or not.
+        rounded_constants = []
         for place, constant in node.intended.items():
             var = node.eqn.invars[place]
+            rounded_constants.append((constant, var))
+        if node.constant is not None:
+            constant = np.asarray(node.constant)
+            rounded_constants.append((constant, *node.eqn.outvars))
+        for constant, var in rounded_constants:
             dtype = self.formats.written(var.aval.dtype)
-            number = most_changed(constant, dtype)
-            rounded = float(numbers_in_dtype(number, dtype))
+            numbers = np.ravel(constant)
+            rounded = numbers_in_dtype(numbers, dtype)
             if is_literal(var) and dtype == var.aval.dtype:
                 # A limit of a dtype does not round to that of another one.
-                rounded = float(var.val)
-            self._note_number(node, number, rounded, dtype)
-        if node.constant is not None:
-            (result,) = self._types_as_written(node.eqn.outvars)
-            rounded = float(numbers_in_dtype(node.constant, result.dtype))
-            self._note_number(node, node.constant, rounded, result.dtype)
-
-    def _note_number(self, node: Node, number: float, rounded: float, dtype: DType) -> None:
-        line = self._line_of(node)
-        line.dtypes.add(str(dtype))
-        line.constants[number] = rounded
+                rounded = np.ravel(var.val)
+            line = self._line_of(node)
+            line.dtypes.add(str(dtype))
+            line.constants.append((numbers, rounded))
 
     def _is_rounding(self, node: Node, results: Sequence[Aval]) -> bool:
         """Returns whether an equation rounds as written, where it has a wide form."""
@@ -149,7 +153,8 @@ class NumericProgram:
             return False
         # All but the products is the same on both sides there.
         if formats.products is not None:
-            return formats.products.rounds(node.eqn)
+            algorithm = formats.algorithm(node.eqn, is_wide=False)
+            return algorithm not in (None, IEEE_FLOAT32)
         if not any(map(is_inexact, results)):
             return False
         operands = self._types_as_written(node.eqn.invars)
@@ -159,11 +164,12 @@ class NumericProgram:
         return self._has_rounded_dtype([*results, *operands])
 
     def _has_rounded_dtype(self, avals: Sequence[Aval]) -> bool:
-        return any(self.formats.rounds(aval.dtype) for aval in avals)
+        dtypes = [aval.dtype for aval in avals]
+        return any(map(self.formats.rounds, dtypes))
 
     def _types_as_written(self, variables: Sequence[Variable]) -> list[Aval]:
         """Returns types with the dtypes of values as written."""
-        types: list[Aval] = []
+        types = []
         for var in variables:
             dtype = getattr(var.aval, "dtype", np.dtype(bool))
             written = self.formats.written(dtype)

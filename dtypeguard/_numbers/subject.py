@@ -164,7 +164,8 @@ class _FlatFunction:
         args, kwargs = gathered(arguments)
         # The arguments come beside the result: a module may have been changed in place.
         result = self._f(*args, **kwargs)
-        returned = SplitTree(spread((result, args, kwargs)))
+        tree = spread((result, args, kwargs))
+        returned = SplitTree(tree)
         outputs = []
         paths = []
         for path, leaf in zip(returned.key_paths, returned.arrays):
@@ -199,12 +200,16 @@ def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
     target = _floating("wide", wide, "float32")
     narrower = _floating("narrow", narrow, "bfloat16")
     if target is None:
-        sizes = [aval.dtype.itemsize for aval in avals if is_inexact(aval)]
+        sizes = []
+        for aval in avals:
+            if is_inexact(aval):
+                sizes.append(aval.dtype.itemsize)
         if narrower is not None:
             sizes.append(narrower.itemsize)
         # float32 is exact enough for 16 bits, and float64 takes twice as long.
         is_narrow = min(sizes, default=8) < 4
-        target = np.dtype("float32" if is_narrow else "float64")
+        name = "float32" if is_narrow else "float64"
+        target = np.dtype(name)
     # What it is compared with must not round as well.
     if target.itemsize < 4:
         raise ValueError(

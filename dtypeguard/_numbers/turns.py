@@ -25,7 +25,8 @@ def zeros_like(shapes: Any, *room: int) -> Any:
     """Returns notes of zeros, with room for so many turns."""
 
     def zeros(note: Leaf) -> Leaf:
-        return jnp.zeros((*room, *note.shape), note.dtype)
+        shape = (*room, *note.shape)
+        return jnp.zeros(shape, note.dtype)
 
     return jax.tree.map(zeros, shapes)
 
@@ -44,10 +45,10 @@ def chosen_by_turn(is_on: Leaf, new: Sequence[Leaf], old: Sequence[Leaf]) -> lis
     if not is_on.ndim:
         return list(new)
     # Under `vmap` each element of the batch ends at a turn of its own.
-    chosen: list[Leaf] = []
+    chosen = []
     for new_array, old_array in zip(new, old):
-        inner_axes = range(is_on.ndim, new_array.ndim)
-        condition = jnp.expand_dims(is_on, tuple(inner_axes))
+        inner_axes = tuple(range(is_on.ndim, new_array.ndim))
+        condition = jnp.expand_dims(is_on, inner_axes)
         array = jnp.where(condition, new_array, old_array)
         chosen.append(array)
     return chosen

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from .._numbers.integers import COUNT, FURTHEST
 from .._numbers.measure import Measures
 from .._tracebacks.written import Written
 from .rows import IntegerMisfit, NarrowedBits
@@ -18,9 +17,8 @@ def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
     for node in measures.program.block.all_nodes():
         # A row for each turn of the loops around it.
         noted = measures.notes.get((node.number, "fit"), ())
-        turns = np.asarray(noted, np.float64).reshape(-1, 2)
-        misfits_by_turn = turns[:, COUNT]
-        count = int(np.sum(misfits_by_turn))
+        turns = np.asarray(noted, np.float64).reshape(-1, 3)
+        count = int(np.sum(turns[:, 0]))
         origin = Written(node.stack).origin
         # What follows on the same line may be a consequence.
         if not count or origin in rows or tried == _MOST_TRIED:
@@ -30,7 +28,8 @@ def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
         if not measures.depends_on(node.number):
             continue
         result = node.eqn.outvars[0].aval
-        outliers = turns[:, FURTHEST]
+        # The greatest and the least of each turn.
+        outliers = np.ravel(turns[:, 1:])
         furthest = max(outliers, key=abs)
         rows[origin] = IntegerMisfit(
             origin=origin,

@@ -107,9 +107,7 @@ class Runs:
             measures.left_out = self.vanishing
             self.own = measures.inputs(measures.arrays, exact)
         self.total = self.own.off(self.written)
-        self.decisions = _changed_decisions(
-            self.program, measures.decisions, wide_decisions
-        )
+        self.decisions = _changed_decisions(self.program, measures.notes, wide_decisions)
         outputs = [graph.outputs[number] for number in measures.outputs]
         self.updated = updated_inputs(graph, outputs)
         self._are_gradients = [_is_gradient(graph, output) for output in outputs]

@@ -9,7 +9,7 @@ from .._carry.modules import spread
 from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
 from .._leaves.key_path import by_path, path_text
-from .._leaves.table import and_more, columns
+from .._leaves.table import columns
 from .._leaves.types import Aval, Leaf, PyTree
 from .._numbers.formats import Formats
 from .._numbers.subject import Subject, Traced
@@ -19,7 +19,6 @@ from .judge import Judge
 
 # The path of the only output, where a file or a dict needs one.
 _ONLY = "out"
-_MOST_ROWS = 10
 
 
 # The fields of a report that a comparison fills.
@@ -103,14 +102,9 @@ def _in_order(traced: Traced, paths: Collection[str]) -> list[int]:
 
 def _is_function(reference: PyTree, paths: Sequence[str]) -> bool:
     """Returns whether a reference is a function; a tree of outputs may be callable too."""
-    if not callable(reference):
-        return False
-    leaves = _by_path_text(reference)
-    for path in paths:
-        leaf = leaves.get(path)
-        if hasattr(leaf, "shape"):
-            return False
-    return True
+    # A function is a leaf itself, at the path of an only output.
+    leaves = _by_path_text(reference).keys() - {""}
+    return callable(reference) and leaves.isdisjoint(paths)
 
 
 def _arrays_of(
@@ -121,7 +115,8 @@ def _arrays_of(
     unknown = {}
     for path, leaf in _leaves(reference, paths).items():
         if path in avals:
-            arrays[path] = _array(path, leaf, avals[path])
+            aval = avals[path]
+            arrays[path] = _array(path, leaf, aval)
         elif path not in paths:
             unknown[path] = "given"
     shapes = _shapes_of(avals)
@@ -156,9 +151,7 @@ def _check_outputs(
         return
     head = f"audit_precision got {subject} with other outputs than the function:"
     lines = [head]
-    lines += columns(rows[:_MOST_ROWS])
-    rest = rows[_MOST_ROWS:]
-    lines += and_more(len(rest), "output")
+    lines += columns(rows)
     table = "\n  ".join(lines)
     raise ValueError(f"{table}\n{advice}")
 
@@ -173,7 +166,9 @@ def _leaves(reference: PyTree, paths: Sequence[str]) -> dict[str, Leaf]:
     # A dict is the tree itself, or has paths as its keys.
     leaves = _by_path_text(dict(reference))
     if leaves.keys().isdisjoint(paths):
-        leaves = {str(path): leaf for path, leaf in reference.items()}
+        leaves = {}
+        for path, leaf in reference.items():
+            leaves[str(path)] = leaf
         if "" in paths and _ONLY in leaves:
             leaves[""] = leaves.pop(_ONLY)
     return leaves

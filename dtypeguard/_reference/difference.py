@@ -126,8 +126,9 @@ def headline_of(differences: Sequence[Difference]) -> str:
     head = f"the reference differs by {error}"
     if len(differences) == 1:
         return f"{head}; {says}."
-    share = f"{count} of {len(differences)} outputs"
-    return f"{head} in {worst.name}; {says} in {share}."
+    outputs = f"{count} of {len(differences)} outputs"
+    where = f"{head} in {worst.name}"
+    return f"{where}; {says} in {outputs}."
 
 
 def _worst(differences: Sequence[Difference]) -> tuple[Difference, int]:
@@ -137,11 +138,15 @@ def _worst(differences: Sequence[Difference]) -> tuple[Difference, int]:
     """
     verdicts = [difference.verdict for difference in differences]
     verdict = max(verdicts, key=_VERDICTS.index)
-    with_verdict = [x for x in differences if x.verdict == verdict]
-    worst = max(with_verdict, key=attrgetter("error"))
+    with_verdict = []
+    for difference in differences:
+        if difference.verdict == verdict:
+            with_verdict.append(difference)
+    count = len(with_verdict)
     if verdict == "differs":
-        worst = with_verdict[0]
-    return worst, len(with_verdict)
+        return with_verdict[0], count
+    worst = max(with_verdict, key=attrgetter("error"))
+    return worst, count
 
 
 def details_of(
@@ -159,11 +164,13 @@ def details_of(
     is_only = len(differences) == 1
     lines = []
     if worst.verdict != "rounding" and worst.at is not None:
-        lines.append(_sentence(worst, worst.place, is_only))
+        sentence = _sentence(worst, worst.place, is_only)
+        lines.append(sentence)
     hiding = []
     for difference in differences:
         if difference.reason:
-            lines.append(_sentence(difference, difference.reason, is_only))
+            sentence = _sentence(difference, difference.reason, is_only)
+            lines.append(sentence)
         # A float32 program is seldom run in float64 to know.
         elif difference.verdict == "rounding" and difference.shows_in == "float32":
             hiding.append(difference)
@@ -175,7 +182,8 @@ def details_of(
         text = (
             f"rounding would hide a difference of up to {hidden}; in float32 it would show"
         )
-        lines.append(_sentence(most, text, is_only))
+        sentence = _sentence(most, text, is_only)
+        lines.append(sentence)
     if divergence is not None:
         lines.append(str(divergence))
     elif worst.verdict == "differs" and is_only:
@@ -195,4 +203,5 @@ def _sentence(difference: Difference, text: str, is_only: bool) -> str:
     if not is_only:
         text = f"in {difference.output}, {text}"
     first = text[:1].upper()
-    return f"{first}{text[1:]}."
+    rest = text[1:]
+    return f"{first}{rest}."

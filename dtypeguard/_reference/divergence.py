@@ -7,7 +7,6 @@ way leads back over what only one of them has, to the values that both have.
 
 import collections
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,37 +22,27 @@ from .judge import IN_FLOAT64, RunCall
 _SAME_ERROR = 1e-6
 
 
-class _SketchedValue(NamedTuple):
-    norm: float
-    sketch: np.ndarray
-    group: int
-
-
 class _Groups:
     """Groups of values that are equal but for rounding."""
 
     def __init__(self):
-        self._values_by_size = collections.defaultdict(list)
+        self._sketches_by_size = collections.defaultdict(dict)
         self._count = 0
 
-    def find(self, number: int, node: SketchNode) -> int | None:
-        """Returns the group of a value; None without a sketch."""
+    def find(self, number: int, node: SketchNode) -> int:
+        """Returns the group of a value; without a sketch it has one of its own."""
         if not node.stack:  # an input, which is equal to the same argument
             return -1 - number
-        if node.sketch is None:
-            return None
-        norm = float(np.linalg.norm(node.sketch))
-        values = self._values_by_size[node.size]
-        for value in values:
-            bound = _SAME_ERROR * max(norm, value.norm)
-            # The norms alone tell most values apart.
-            if abs(norm - value.norm) > bound:
-                continue
-            if np.linalg.norm(value.sketch - node.sketch) <= bound:
-                return value.group
         self._count += 1
-        value = _SketchedValue(norm, node.sketch, self._count)
-        values.append(value)
+        if node.sketch is None:
+            return self._count
+        sketches = self._sketches_by_size[node.size]
+        bound = _SAME_ERROR * np.linalg.norm(node.sketch)
+        for group, sketch in sketches.items():
+            distance = np.linalg.norm(sketch - node.sketch)
+            if distance <= bound:
+                return group
+        sketches[self._count] = node.sketch
         return self._count
 
 
@@ -67,7 +56,7 @@ class _ComparedProgram:
     Attributes:
         nodes: its values.
         outputs: their numbers; None for a constant.
-        groups: the group of each value; None if not known.
+        groups: the group of each value.
         shared: the groups that both programs have.
     """
 
@@ -78,8 +67,9 @@ class _ComparedProgram:
             self.nodes, self.outputs = sketches(numeric, call.arrays)
         self.groups = []
         for number, node in enumerate(self.nodes):
-            self.groups.append(groups.find(number, node))
-        self.shared: Collection[int | None] = ()
+            group = groups.find(number, node)
+            self.groups.append(group)
+        self.shared: Collection[int] = ()
 
     def way_to(self, ends: Iterable[int | None]) -> list[int]:
         """Returns the values on the way to some ends, from the shared ones on, in order."""
@@ -111,7 +101,7 @@ class _ComparedProgram:
                 # A value of both programs is its own source.
                 elif operand is not None:
                     sources.add(self.groups[operand])
-            made_of[number] = frozenset(sources - {None})
+            made_of[number] = frozenset(sources)
             if node.sketch is not None:
                 values[made_of[number], node.size] = number
         return values
@@ -138,7 +128,6 @@ def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> D
     program = _ComparedProgram(call, groups)
     compared = _ComparedProgram(reference, groups)
     shared = set(program.groups).intersection(compared.groups)
-    shared.discard(None)
     program.shared = shared
     compared.shared = shared
     values = program.own_values(outputs)
@@ -146,8 +135,10 @@ def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> D
     # Those correspond that are made of the same ones and are not equal.
     pairs = []
     for look in values:
-        if look in reference_values:
-            pairs.append((values[look], reference_values[look]))
+        if look not in reference_values:
+            continue
+        pair = (values[look], reference_values[look])
+        pairs.append(pair)
     # One returns what the other computes further with, such as a factor that a port lacks.
     if bool(values) != bool(reference_values):
         for n in outputs:

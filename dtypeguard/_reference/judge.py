@@ -16,7 +16,7 @@ import numpy as np
 from .._leaves.compat import set_x64, x64_enabled
 from .._leaves.dtypes import bits, kind
 from .._leaves.table import percent
-from .._leaves.types import Aval, DType, Jaxpr, Leaf
+from .._leaves.types import Aval, DType, Leaf
 from .._numbers import plans
 from .._numbers.constants import have_few_digits
 from .._numbers.formats import DEVICES, Formats, products_named
@@ -25,7 +25,6 @@ from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
 from .._numbers.run import run
 from .._numbers.subject import Traced
-from .._program.aligned import SecondTraces
 from .difference import Difference
 
 # Up to so many times the bound, rounding explains a difference; beyond `_DIFFERS_FROM`
@@ -39,11 +38,8 @@ _RUNS = 7
 # Numbers of the source, and sums in another order, round by so many units in the last place
 # of float32; in float64, of that.
 _SOURCE_UNITS = 4.0
-# Two functions in float64 may differ in a small output by this part of their bound in the
-# largest one, beside which it may be noise.
-_SMALL_OUTPUT = 1e-3
 # One in eight numbers moves up, and as many down: the variance is that of half a unit.
-_STEPS = np.array([-1.0, 0, 0, 0, 0, 0, 0, 1])
+_STEPS = (-1.0, 0, 0, 0, 0, 0, 0, 1)
 _TPU_DTYPE = jnp.dtype("bfloat16")
 _SINGLE_DTYPE = np.dtype("float32")
 _DOUBLE_DTYPE = np.dtype("float64")
@@ -58,18 +54,17 @@ class RunCall(NamedTuple):
     """A traced function and its arguments.
 
     Attributes:
-        program: its closed jaxpr.
-        traces: the jaxpr beside other traces.
+        traced: the function.
         arrays: the arguments.
     """
 
-    program: Jaxpr
-    traces: SecondTraces
+    traced: Traced
     arrays: Sequence[Leaf]
 
     def numeric(self, formats: Formats) -> NumericProgram:
         """Returns the program in some dtypes."""
-        return NumericProgram(self.program, formats, self.traces, is_judged=True)
+        program = self.traced.program
+        return NumericProgram(program, formats, self.traced.traces, is_judged=True)
 
 
 class Bound(NamedTuple):
@@ -95,6 +90,11 @@ class Bound(NamedTuple):
 class Judge:
     """Judges references of a program by how far rounding takes its outputs.
 
+    Attributes:
+        call: the program and its arguments.
+        outputs: the outputs as written.
+        truth: the outputs in float64.
+
     Args:
         traced: the program.
         arrays: its arguments.
@@ -102,7 +102,7 @@ class Judge:
     """
 
     def __init__(self, traced: Traced, arrays: Sequence[Leaf], formats: Formats):
-        self.call = RunCall(traced.program, traced.traces, arrays)
+        self.call = RunCall(traced, arrays)
         self._paths = traced.outputs
         self._formats = formats
         avals = traced.program.out_avals
@@ -116,17 +116,9 @@ class Judge:
         self._runner = functools.cache(runner)
         self._run_wide = self._runner(IN_FLOAT64, plans.wide)
         self._bound = functools.cache(self._measure_bound)
-
-    @functools.cached_property
-    def outputs(self) -> list[np.ndarray]:
-        """The outputs as written."""
-        run_written = self._runner(self._formats)
-        return run_written(self.call.arrays)
-
-    @functools.cached_property
-    def truth(self) -> list[np.ndarray]:
-        """The outputs in float64."""
-        return self._run_wide(self.call.arrays)
+        run_written = self._runner(formats)
+        self.outputs = run_written(arrays)
+        self.truth = self._run_wide(arrays)
 
     @property
     def _written(self) -> Bound:
@@ -172,10 +164,9 @@ class Judge:
     ) -> np.ndarray:
         """Returns how far outputs are apart, a row for each."""
         rows = []
-        for output, array, is_exact in zip(outputs, expected, self._is_exact):
-            off = _subtract(output, array)
-            row = _size(off, is_exact)
-            rows.append(row)
+        for n, output in enumerate(outputs):
+            off = self._off(n, output, expected[n])
+            rows.append(_size(off))
         return np.array(rows)
 
     def _sizes_of_source(self, dtype: np.dtype) -> np.ndarray:
@@ -184,14 +175,9 @@ class Judge:
         rows = []
         for output in self.truth:
             finite_output = _finite(output)
-            rows.append(_size(finite_output))
-        norms = np.array(rows)
-        norms[self._is_exact] = 0.0
-        largest = np.max(norms, axis=0)
-        least_size = _SMALL_OUTPUT * largest
-        sizes = np.maximum(norms, least_size)
-        sizes[self._is_exact] = 0.0
-        return _SOURCE_UNITS * eps * sizes
+            norm = _size(finite_output)
+            rows.append(norm)
+        return _SOURCE_UNITS * eps * np.array(rows)
 
     # Verdicts
 
@@ -287,11 +273,6 @@ class Judge:
         size = self._distance(n, array)
         overall, _ = size
         least, _ = _LEAST_SHARE * bound.least[n]
-        if self._is_exact[n]:  # a share of few elements varies by chance
-            elements = max(array.size, 1)
-            variance = most / elements
-            most = most + np.sqrt(variance)
-            least = 0.0
         # Whoever computes in 16 bits is off by more than that: they explain nothing.
         own_dtype = _narrowest_holding(array)
         if overall < least and bits(bound.dtype) < 32 <= bits(own_dtype):
@@ -302,20 +283,25 @@ class Judge:
 
     def _distance(self, n: int, array: np.ndarray) -> np.ndarray:
         """Returns how far an array is from an output in float64."""
-        off = _subtract(array, self.truth[n])
-        return _size(off, self._is_exact[n])
+        output = self.truth[n]
+        off = self._off(n, array, output)
+        return _size(off)
+
+    def _off(self, n: int, array: np.ndarray, expected: np.ndarray) -> np.ndarray:
+        """Returns the differences of the elements; 1 for integers that are not equal."""
+        off = _subtract(array, expected)
+        if self._is_exact[n]:
+            return np.sign(off)
+        return off
 
     def _relative(self, n: int, size: float, reference: np.ndarray) -> float:
-        """Returns a size beside that of a reference, or of the output; a share as it is."""
-        if self._is_exact[n]:
-            return float(size)
-        for array in (reference, self.truth[n]):
-            finite_array = _finite(array)
-            norm, _ = _size(finite_array)
-            if norm:
-                return float(size / norm)
-        # Nothing is relative to an output of zeros.
-        return float(size)
+        """Returns a size beside that of a reference; of integers, a share of them."""
+        if self._is_exact[n]:  # the mean of squares that are 0 or 1
+            return float(size**2)
+        finite_reference = _finite(reference)
+        norm, _ = _size(finite_reference)
+        # Nothing is relative to zeros.
+        return float(size / (norm or 1.0))
 
     def _difference(self, n: int, reference: np.ndarray, ratio: float) -> Difference:
         """Returns the verdict of a ratio, with the figures of the output as written."""
@@ -326,8 +312,8 @@ class Judge:
             verdict = "undecidable"
         # Whatever dtype told, a reader has the program as written.
         output = self.outputs[n]
-        off = _subtract(output, reference)
-        error, _ = _size(off, self._is_exact[n])
+        off = self._off(n, output, reference)
+        error, _ = _size(off)
         explained = self._written.explains(n)
         difference = Difference(
             output=self._paths[n],
@@ -339,7 +325,8 @@ class Judge:
             difference = difference._replace(shows_in=self._shows_in)
         if not error:
             return difference
-        distances = np.nan_to_num(np.abs(off), nan=np.inf)
+        sizes = np.abs(off)
+        distances = np.nan_to_num(sizes, nan=np.inf)
         largest = np.argmax(distances)
         indices = np.unravel_index(largest, distances.shape)
         at = tuple(map(int, indices))
@@ -365,7 +352,7 @@ def _runner(
         with set_x64(is_x64):
             inputs = [jnp.asarray(array, array.dtype) for array in arrays]
             outputs = run(program, plan, inputs)
-            return [_as_float64(output) for output in outputs]
+            return list(map(_as_float64, outputs))
 
     return run_on
 
@@ -406,23 +393,20 @@ def _as_float64(array: Leaf) -> np.ndarray:
         return np.zeros(0)
     array = np.asarray(array)
     if family == "complex":
-        array = np.stack([array.real, array.imag], -1)
+        parts = [array.real, array.imag]
+        array = np.stack(parts, -1)
     return array.astype(np.float64)
 
 
-def _size(off: np.ndarray, is_exact: bool = False) -> np.ndarray:
-    """Returns the size of a difference as a whole, and of its largest element.
-
-    A root mean square; of exact numbers, the share that is not 0.
-    """
-    if is_exact or not off.size:
-        elements = max(off.size, 1)
-        share = np.count_nonzero(off) / elements
-        return np.array([share, 0.0])
+def _size(off: np.ndarray) -> np.ndarray:
+    """Returns the root mean square of a difference, and its largest element."""
+    if not off.size:
+        return np.zeros(2)
     with np.errstate(over="ignore", invalid="ignore"):
         mean_square = np.mean(off**2)
         overall = np.sqrt(mean_square)
-        largest = np.max(np.abs(off))
+        magnitudes = np.abs(off)
+        largest = np.max(magnitudes)
     sizes = [overall, largest]
     return np.nan_to_num(sizes, nan=np.inf, posinf=np.inf)
 
@@ -432,7 +416,8 @@ def _subtract(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         both_are_nan = np.isnan(x) & np.isnan(y)
         are_equal = (x == y) | both_are_nan
-        return np.where(are_equal, 0.0, x - y)
+        difference = x - y
+        return np.where(are_equal, 0.0, difference)
 
 
 def _finite(array: np.ndarray) -> np.ndarray:

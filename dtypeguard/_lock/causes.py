@@ -59,8 +59,9 @@ def find_causes(
     if causes or not leaves:
         return causes
     # All functions compute as locked, so the step returns another of their values.
+    file, _, name = step.lock.step.rpartition(":")
     rows = [change.row for change in leaves]
-    return [LockCause([], None, rows)]
+    return [LockCause([], (file, name), rows)]
 
 
 def _blamed_lines(
@@ -121,7 +122,8 @@ def _place(
             return call.function, call.line
     # What made an operand stands where the cast was.
     chain = list(call.chain)
-    chain += [maker.chain[0] for maker in step.makers(call.takes.keys())]
+    for maker in step.makers(call.takes.keys()):
+        chain.append(maker.chain[0])
     for code, instruction in chain:
         function = step.function_of(code)
         if function not in changes or not changes[function].lost_cast:

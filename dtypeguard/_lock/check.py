@@ -38,7 +38,8 @@ class Locked(NamedTuple):
         """Returns what differs, cause by cause; ends with how to accept it."""
         causes = self.causes()
         count = _count_of_causes(causes)
-        text = [f"{self.step.lock.step} is not as locked in {self.path}: {count}."]
+        name = self.step.lock.step
+        text = [f"{name} is not as locked in {self.path}: {count}."]
         explained = set()
         for cause in causes:
             text += _text_of_cause(cause)
@@ -56,8 +57,10 @@ class Locked(NamedTuple):
         if followers:
             names = ", ".join(followers)
             text.append(f"  and so: {names}")
-        rows = [change.row for change in self.leaves]
-        following_rows = [row for row in rows if row not in explained]
+        following_rows = []
+        for change in self.leaves:
+            if change.row not in explained:
+                following_rows.append(change.row)
         if following_rows:
             text.append("  and so:")
             text += _table_of_rows(following_rows)
@@ -84,29 +87,24 @@ def compared(step: TracedStep, path: str) -> Locked:
     lock = read_lock(path)
     functions, leaves = differences(lock, step)
     # A step that computes the same may have another name.
-    changed_rows = [change.rows for change in functions]
-    differs = leaves or any(changed_rows)
+    differs = leaves or any(change.rows for change in functions)
+    name = step.lock.step
     # Of another step every line would differ: the file is the mistake, not the step.
-    if lock.step != step.lock.step and differs:
+    if lock.step != name and differs:
         raise LockError(
-            f"{path} is the lock of {lock.step}, and this is {step.lock.step}. Name its "
-            f"own file, or remove {path} if {lock.step} is gone."
+            f"{path} is the lock of {lock.step}, and this is {name}. Name its own file, or "
+            f"remove {path} if {lock.step} is gone."
         )
     return Locked(step, path, functions, leaves)
 
 
 def _text_of_cause(cause: LockCause) -> list[str]:
     """Returns a cause in lines of text: where it is, its source, and what changed there."""
-    text = []
-    places = [str(line) for line in cause.lines]
-    name = ""
-    if cause.function is not None:
-        file, name = cause.function
-        # What is gone from a function has no line.
-        places = places or [file]
-    if places:
-        head = f"  {', '.join(places)}: {name}"
-        text.append(head.rstrip())
+    file, name = cause.function or ("", "")
+    # What is gone from a function has no line.
+    places = list(map(str, cause.lines)) or [file]
+    place = ", ".join(places)
+    text = [f"  {place}: {name}".rstrip()]
     for line in cause.lines:
         text.append(f"      {line.code}")
     text += _table_of_rows(cause.changes)
@@ -120,4 +118,5 @@ def _table_of_rows(rows: Iterable[ChangedRow]) -> list[str]:
         after = row.now or "no longer"
         types = f"locked: {before}   now: {after}"
         pairs.append((row.what, types))
-    return [f"    {line}" for line in columns(pairs)]
+    lines = columns(pairs)
+    return [f"    {line}" for line in lines]

@@ -80,7 +80,8 @@ def differences(
     leaves = []
     for table in TABLES:
         leaves += _changes_of_table(lock, step, table)
-    return _changes_of_functions(lock.functions, step.lock.functions), leaves
+    functions = _changes_of_functions(lock.functions, step.lock.functions)
+    return functions, leaves
 
 
 _Functions = Mapping[LockedFunction, LockEntries]
@@ -99,11 +100,13 @@ def _changes_of_functions(
         # A function has moved to one place only.
         missing.pop(moved_from or function, None)
         before = locked.get(moved_from or function, LockEntries())
-        change = _function_change(function, before, entries)._replace(moved_from=moved_from)
+        change = _function_change(function, before, entries)
+        change = change._replace(moved_from=moved_from)
         if change.rows or moved_from:
             changes.append(change)
     for function, before in missing.items():
-        changes.append(_function_change(function, before, LockEntries()))
+        change = _function_change(function, before, LockEntries())
+        changes.append(change)
     return changes
 
 
@@ -157,7 +160,8 @@ def _of_kind(kind: str, entries: Iterable[LockEntry]) -> set[LockEntry]:
 
 
 def _texts(entries: Iterable[LockEntry]) -> str:
-    return "; ".join(sorted(entry.text for entry in entries))
+    texts = [entry.text for entry in entries]
+    return "; ".join(sorted(texts))
 
 
 def _changes_of_table(lock: Lock, step: TracedStep, table: str) -> list[LeavesChange]:
@@ -173,12 +177,17 @@ def _changes_of_table(lock: Lock, step: TracedStep, table: str) -> list[LeavesCh
         before = locked.get(locked_path, "")
         path = path_in(types, leaf)
         after = types[path]
-        if before != after:
-            # One of them may stand for leaves that are as they were.
-            longer_path = max(path, locked_path, key=len)
-            row = ChangedRow(f"{table} {longer_path}", before, after)
-            values_of_row[row].add(leaf.value)
+        if before == after:
+            continue
+        # One of them may stand for leaves that are as they were.
+        longer_path = max(path, locked_path, key=len)
+        row = ChangedRow(f"{table} {longer_path}", before, after)
+        values_of_row[row].add(leaf.value)
     for path, before in lost.items():
         row = ChangedRow(f"{table} {path}", before, "")
         values_of_row[row] = set()
-    return [LeavesChange(table, row, values) for row, values in values_of_row.items()]
+    changes = []
+    for row, values in values_of_row.items():
+        change = LeavesChange(table, row, values)
+        changes.append(change)
+    return changes

@@ -136,7 +136,7 @@ class Computation:
         gives = _type_names(self.gives.values())
         kind_of_flow = self._kind_of_flow(takes, gives)
         if kind_of_flow is not None:
-            text = self._text_of_flow(kind_of_flow, takes, gives)
+            text = self._text_of_flow(takes, gives)
             entries.append(LockEntry(kind_of_flow, text))
         if not self.is_backward:
             return entries
@@ -163,14 +163,14 @@ class Computation:
         changes_type = takes and takes != gives
         return CAST if changes_type else None
 
-    def _text_of_flow(self, kind_of_flow: str, takes: set[str], gives: set[str]) -> str:
+    def _text_of_flow(self, takes: set[str], gives: set[str]) -> str:
         """Returns the types of operands and results, and of its sums where these differ."""
         text = one_text(gives)
         if takes != gives:
             operands = one_text(takes)
             text = f"{operands} -> {text}"
         is_of_one_type = takes == gives == self._sums and len(gives) == 1
-        if kind_of_flow == SUM and not is_of_one_type:
+        if self._sums and not is_of_one_type:
             types_of_sums = one_text(self._sums)
             text += f" in {types_of_sums}"
         return text.strip()

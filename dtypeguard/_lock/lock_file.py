@@ -1,5 +1,6 @@
 """A lock as a TOML file: written and read."""
 
+import itertools
 from typing import Any
 
 from .._autocast.toml import quoted, read_toml, toml_key, toml_line, toml_list
@@ -25,14 +26,15 @@ def lock_text(lock: Lock) -> str:
         toml_line("step", lock.step),
     ]
     for (file, function), entries in lock.functions.items():
-        section = f"{quoted(file)}.{toml_key(function)}"
-        lines += ["", f"[{section}]"]
+        key_of_file = quoted(file)
+        key = toml_key(function)
+        lines += ["", f"[{key_of_file}.{key}]"]
         lines += _lines_of_function(entries)
     for table in TABLES:
         types = lock.types[table]
         if types:
             lines += ["", f"[{table}]"]
-            lines += [toml_line(path, name) for path, name in types.items()]
+            lines += itertools.starmap(toml_line, types.items())
     return "\n".join([*lines, "", _END, ""])
 
 
@@ -67,15 +69,18 @@ def read_lock(path: str) -> Lock:
 
 
 def _lock_of_data(data: dict[str, Any]) -> Lock:
+    del data["format"]
+    step = str(data.pop("step"))
+    types = {}
+    for table in TABLES:
+        types_by_path = data.pop(table, {})
+        types[table] = dict(types_by_path)
     functions = {}
+    # All other tables are files.
     for file, tables in data.items():
-        # All other tables are files.
-        if file in (*TABLES, "format", "step"):
-            continue
         for function, lines in tables.items():
             functions[file, function] = _entries(lines)
-    types = {name: dict(data.get(name, {})) for name in TABLES}
-    return Lock(str(data["step"]), functions, types)
+    return Lock(step, functions, types)
 
 
 def _entries(lines: dict[str, list[str]]) -> LockEntries:

@@ -107,7 +107,8 @@ def lock_of(
         except TraceFailed as failed:
             # The step's own error says what is wrong with it.
             raise failed.__cause__ or failed from None
-    folder = os.path.dirname(os.path.abspath(path or "lock"))
+    absolute_path = os.path.abspath(path or "lock")
+    folder = os.path.dirname(absolute_path)
 
     # Thousands of equations come from a few functions.
     @functools.cache
@@ -118,7 +119,8 @@ def lock_of(
     name = carry.step
     if code is not None:
         function = code.co_qualname.replace("<locals>.", "")
-        name = f"{_name_of_file(code.co_filename, folder)}:{function}"
+        file = _name_of_file(code.co_filename, folder)
+        name = f"{file}:{function}"
     calls = computations(program.step, code, function_of)
     functions = collections.defaultdict(LockEntries)
     for call in calls:
@@ -206,7 +208,10 @@ def _types_by_path(leaves: Sequence[TypedLeaf]) -> dict[str, str]:
                 path = node
                 break
         names_of_path[path].add(leaf.name)
-    return {path: one_text(names) for path, names in names_of_path.items()}
+    types = {}
+    for path, names in names_of_path.items():
+        types[path] = one_text(names)
+    return types
 
 
 def path_in(types: Mapping[str, str], leaf: TypedLeaf) -> str:

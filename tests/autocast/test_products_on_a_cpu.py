@@ -27,7 +27,6 @@ def _is_near(made, exact):
     return 0 < np.linalg.norm(made - exact) < 0.05 * np.linalg.norm(exact)
 
 
-@pytest.mark.optimized  # XLA moves a transposition into a product only then
 @pytest.mark.parametrize("wide", [None, jnp.float32], ids=["narrow", "wide"])
 @pytest.mark.parametrize("form", FORMS)
 def test_products_of_any_form_and_their_transposes(form, wide):
@@ -55,7 +54,6 @@ _CALLS = {
 }
 
 
-@pytest.mark.optimized
 @pytest.mark.parametrize("axes", [(0, 0), (None, 0), (0, None)])
 @pytest.mark.parametrize("call", _CALLS.values(), ids=_CALLS)
 def test_a_product_that_is_mapped_from_outside(call, axes):

@@ -72,7 +72,9 @@ def _compiled_equation(key: object, run: _Evaluator) -> _Evaluator:
         # A search over many programs would fill the memory.
         _COMPILED.clear()
     try:
-        return _COMPILED.setdefault(key, jax.jit(run))
+        if key not in _COMPILED:
+            _COMPILED[key] = jax.jit(run)
+        return _COMPILED[key]
     except TypeError:  # a parameter has no hash
         return run
 

@@ -61,6 +61,8 @@ def wide_form(value: Value) -> Leaf:
     return value
 
 
+# To call what JAX has compiled takes a third as long as to bind a primitive.
+_compiled_cast = jax.jit(as_dtype, static_argnums=1)
 _Evaluator = Callable[..., list[Leaf]]
 _COMPILED: dict[object, _Evaluator] = {}
 _MOST_COMPILED = 4096
@@ -152,10 +154,11 @@ class Arithmetic:
 
     def settled(self, value: Value, dtype: DType) -> Leaf:
         """Returns a value in a dtype, which XLA shall not leave out."""
-        array = as_dtype(value, dtype)
-        if array is value:
-            return array
-        return self._fenced(array)
+        if value.dtype == dtype:
+            return value
+        if not self.is_traced:
+            return _compiled_cast(value, dtype)
+        return self._fenced(as_dtype(value, dtype))
 
     def _operands(self, node: Node, values: Sequence[Value], rule: Rule) -> list[Leaf]:
         """Returns the operands of an equation by a rule."""

@@ -70,9 +70,8 @@ class Curve:
             tolerance=tolerance,
             measured=self._trials.name,
         )
-        self._ranking = Ranking(
-            self._trials, self._default_plan, inputs.budget, show_status
-        )
+        plan = self._default_plan
+        self._ranking = Ranking(self._trials, plan, inputs.budget, show_status)
         self.rows: dict[Plan, Plan] = {}
 
     def search(self) -> None:
@@ -184,13 +183,18 @@ class Curve:
 
 
 def _merit(plan: Plan) -> tuple[float, int, float]:
+    share = share_of(plan)
     # Of plans with as much narrow, the one with fewer entries is easier to keep.
     entries = len(plan.entries)
-    return share_of(plan), -entries, -error_of(plan)
+    error = error_of(plan)
+    return share, -entries, -error
 
 
 def _narrowest_first(plan: Plan) -> tuple[bool, float, float]:
-    return plan.default != ALL, -share_of(plan), -error_of(plan)
+    has_default = plan.default != ALL
+    share = share_of(plan)
+    error = error_of(plan)
+    return has_default, -share, -error
 
 
 def check_call(
@@ -234,5 +238,6 @@ def _worst_rows(ranking: Ranking) -> list[str]:
     rows = []
     for number in worst_first[:_WORST]:
         error = percent(ranking.alone(number))
-        rows.append(f"  {error}  {ranking.parts[number].line}")
+        line = ranking.parts[number].line
+        rows.append(f"  {error}  {line}")
     return rows

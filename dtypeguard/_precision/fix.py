@@ -79,7 +79,8 @@ def fix_of(
 
     ranked = sorted(order, key=rank)[:_MOST_TOGETHER]
     lines = smallest(ranked, error, bound)
-    best = min([*alone.values(), wide(lines)], key=merit)
+    together = wide(lines)
+    best = min([*alone.values(), together], key=merit)
     is_of_use = best.error <= bound or best.remaining <= _HALF
     return best if is_of_use else nothing
 
@@ -100,7 +101,7 @@ def smallest(
     if error(needed) > bound:
         return needed
     # From the end: the items of least worth are the most likely to be needless.
-    for item in reversed(ranked[:count]):
+    for item in needed[::-1]:
         fewer = [candidate for candidate in needed if candidate != item]
         # Dropping an item may have made another one necessary, so each is tried anew.
         if fewer and error(fewer) <= bound:

@@ -48,7 +48,9 @@ class PlanSearch:
         share = percent(share_of(plan))
         work = f"{share} of the work in {plan.narrow}"
         count = len(plan.entries)
-        wide = f"{count or 'no'} lines"
+        wide = f"{count} lines"
+        if not count:
+            wide = "no lines"
         if count == 1:
             wide = "1 line"
         error = f"{percent(error_of(plan))} off"

@@ -64,7 +64,9 @@ def _misfit_text(row: IntegerMisfit, wide: str) -> str:
     """Returns the sentence on a line whose integers do not fit their dtype."""
     info = np.iinfo(row.dtype)
     # Not a number is below no end: the upper one is told.
-    end = info.min if row.value < info.min else info.max
+    end = info.max
+    if row.value < info.min:
+        end = info.min
     place = place_or_inside_jax(row.origin)
     count = f"{row.count:,} of {row.size:,}"
     return (

@@ -61,10 +61,14 @@ class LineLosses:
                 measures.measure_shares(self._show_line)
         shares = measures.shares
         flipped = self._flipped()
-        order = sorted(shares, key=lambda number: abs(shares[number]), reverse=True)
+
+        def size(number: int) -> float:
+            return abs(shares[number])
+
+        order = sorted(shares, key=size, reverse=True)
         important = []
         for number in order:
-            if abs(shares[number]) > _LEAST_SHARE_OF_ERROR:
+            if size(number) > _LEAST_SHARE_OF_ERROR:
                 important.append(number)
         # What no run was made for is unknown.
         fix = WideRun()

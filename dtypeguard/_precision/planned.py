@@ -224,5 +224,8 @@ def is_narrow(node: Node, widths: WidthPlan) -> bool:
     if computes is not None:
         return bits(computes.dtype) <= _NARROW_BITS
     # An equation that the plan leaves as written computes in its widest operand.
-    operand_dtypes = [getattr(var.aval, "dtype", None) for var in node.eqn.invars]
-    return max(map(bits, operand_dtypes), default=0) <= _NARROW_BITS
+    widest = 0
+    for var in node.eqn.invars:
+        dtype = getattr(var.aval, "dtype", None)
+        widest = max(widest, bits(dtype))
+    return widest <= _NARROW_BITS

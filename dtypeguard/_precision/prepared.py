@@ -159,7 +159,8 @@ def first_bad_line(prepared: Prepared) -> Origin | None:
     f = shown(prepared.subject.f)
     wide = measures.program.formats.wide
     paths = ", ".join(wrong)
-    lost = f"{paths} of {f} is not finite in {wide} either"
+    outputs = f"{paths} of {f}"
+    lost = f"{outputs} is not finite in {wide} either"
     if prepared.rounded:
         cause = told_of_argument(prepared.rounded[0])
         raise ValueError(f"audit_precision: {cause} So {lost}. {KEEP_WIDE}")
@@ -203,8 +204,9 @@ def status(progress: bool | None = None) -> Iterator[Show]:
 
 def counted(items: Sequence[_T], show: Show, what: str) -> Iterator[_T]:
     """Yields items, and shows how many of them are done."""
+    count = len(items)
     for number, item in enumerate(items, start=1):
-        done = f"{number:,}/{len(items):,}"
+        done = f"{number:,}/{count:,}"
         show(f"{what} {done}")
         yield item
 

@@ -84,7 +84,8 @@ def unknown_in_program(program: NumericProgram) -> tuple[UnknownConstant, ...]:
         return ()
     for node in program.block.all_nodes():
         for array in node.doubtful:
-            numbers = np.asarray(array, np.float64).reshape(-1)
+            exact = np.asarray(array, np.float64)
+            numbers = exact.reshape(-1)
             # Numbers such as 0.5 or 3 are exact in any dtype, and say nothing of a
             # rounding.
             number = numbers[np.argmin(have_few_digits(numbers))]

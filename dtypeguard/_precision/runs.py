@@ -113,7 +113,7 @@ class Runs:
         self._are_gradients = [_is_gradient(graph, output) for output in outputs]
         # Searches come back to the same lines, and a run is what costs time.
         self._run_wide_once = functools.cache(self._run_wide)
-        self.work = work_shares(self.program, lambda node: work_of_stack(node.stack))
+        self.work = work_shares(self.program, _work_of)
 
     @functools.cached_property
     def _one_by_one(self) -> Inputs:
@@ -149,7 +149,8 @@ class Runs:
             outputs = jax.block_until_ready(function(*inputs.arrays))
         except RAISED_BY_CHECKS:
             return math.inf
-        measured = [outputs[number] for number in self._measures.outputs]
+        numbers = self._measures.outputs
+        measured = [outputs[number] for number in numbers]
         return inputs.off(measured)
 
     def compiled(self) -> float:
@@ -261,7 +262,7 @@ class Runs:
 
         To call a package with wide arrays makes all of its lines wide.
         """
-        calls = [_call_of(line) for line in self.program.lines]
+        calls = list(map(_call_of, self.program.lines))
         chosen = {calls[number] for number in lines}
         called = set(lines)
         for number, call in enumerate(calls):
@@ -323,9 +324,18 @@ def work_shares(
     program: NumericProgram, work_of: Callable[[Node], float]
 ) -> dict[int, float]:
     """Returns the share of each equation in the work; 0 where there is nothing."""
-    work = {node.number: work_of(node) for node in program.block.all_nodes()}
+    work: dict[int, float] = {}
+    for node in program.block.all_nodes():
+        work[node.number] = work_of(node)
     total = sum(work.values()) or 1.0
-    return {number: part / total for number, part in work.items()}
+    shares: dict[int, float] = {}
+    for number, part in work.items():
+        shares[number] = part / total
+    return shares
+
+
+def _work_of(node: Node) -> float:
+    return work_of_stack(node.stack)
 
 
 def _is_wide_behind_loss(node: Node, has_wide: bool) -> bool:
@@ -341,8 +351,8 @@ def _rounded_otherwise(array: Leaf, formats: Formats, part: float) -> Leaf:
     # In no order that a sum or a difference of neighbours would undo.
     generator = np.random.default_rng(0)
     signs = generator.choice((-1, 1), wide.shape)
-    factors = 1 + part * signs
-    return wide * jnp.asarray(factors, wide.dtype)
+    factors = jnp.asarray(1 + part * signs, wide.dtype)
+    return wide * factors
 
 
 def _call_of(line: Line) -> str | None:
@@ -382,7 +392,8 @@ def _changed_decisions(
         count[origin] += decision.size
     rows = []
     for origin, number in flipped.most_common():
-        if number:
-            row = LineDecision(origin=origin, flipped=number, count=count[origin])
-            rows.append(row)
+        if not number:
+            continue
+        row = LineDecision(origin=origin, flipped=number, count=count[origin])
+        rows.append(row)
     return tuple(rows)

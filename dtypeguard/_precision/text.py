@@ -110,10 +110,11 @@ def _unknown_constants(figures: Figures) -> list[str]:
     """Returns the sentence on constants that were rounded before the trace, it may be."""
     names = []
     for row in figures.unknown:
-        where = place_or_inside_jax(row.origin)
         value = f"{row.value:.6g}"
         within = f"within {row.within:.1g}"
-        names.append(f"{value} ({within}, {where})")
+        where = place_or_inside_jax(row.origin)
+        name = f"{value} ({within}, {where})"
+        names.append(name)
     if not names:
         return []
     few = few_of(names)
@@ -254,9 +255,9 @@ def _output_notes(figures: Figures) -> list[str]:
     outputs = figures.outputs.items()
     for path, output in sorted(outputs, key=_error_of_output, reverse=True):
         names = vanishing if output.vanishes else counted
-        path = path or "the output"
+        place = path or "the output"
         error = percent(output.error)
-        names.append(f"{path} ({error})")
+        names.append(f"{place} ({error})")
     sentences = []
     count = len(counted)
     if count >= _MANY_OUTPUTS and figures.error:

@@ -30,9 +30,11 @@ def updated_inputs(graph: Graph, outputs: Sequence[int]) -> dict[int, list[int]]
     for number, output in enumerate(outputs):
         sums: list[int] = []
         for value in graph.behind([output], changed_operands):
-            if value in graph.made_by and graph.made_by[value].primitive in _ADDS:
+            equation = graph.made_by.get(value)
+            if equation is not None and equation.primitive in _ADDS:
                 sums.append(value)
-        added_to = set(graph.behind(sums, changed_operands)).intersection(graph.inputs)
+        behind = graph.behind(sums, changed_operands)
+        added_to = set(behind).intersection(graph.inputs)
         if added_to:
             places[number] = sorted(added_to)
     return places
@@ -45,9 +47,9 @@ def _operands(graph: Graph, value: int) -> Sequence[int]:
         return graph.same_as(value)
     if equation.primitive == "sub":
         return equation.inputs[:1]
-    has_number = () in [_shape_of(graph, operand) for operand in equation.inputs]
+    shapes = [_shape_of(graph, operand) for operand in equation.inputs]
     # A decay; the number itself has another shape than params.
-    is_decay = equation.primitive == "mul" and has_number
+    is_decay = equation.primitive == "mul" and () in shapes
     if is_decay or equation.primitive in _VALUE_KEEPING + _ADDS:
         return equation.inputs
     return ()

@@ -10,7 +10,7 @@ from .._program.graph import Graph
 from .._program.jaxprs import SHAPES
 from .._source.origin import Why
 from .provenance import of_value, traced_value
-from .why import line_of, lines_beyond, unwrapped
+from .why import line_of, lines_beyond
 
 # They pick numbers out of an operand, and compute none: the others say where.
 _MOVES = SHAPES | {"dynamic_slice", "gather"}
@@ -21,13 +21,15 @@ _BETWEEN = "clamp", "max", "min", "rem", "add", "sub", "mul", "select_n"
 
 def lines_of_equation(value: Leaf) -> Why:
     """Returns the line that computes a traced value, and of `zeros_like(b)` that of `b`."""
-    traced = traced_value(unwrapped(value))
+    traced = traced_value(value)
     if traced is None:
         return Why()
     graph, place = traced
     equation = graph.made_by.get(place)
-    is_of_constants = equation is not None and graph.constants.keys() >= {*equation.inputs}
-    return Why(line_of(equation), of_value(value).cause if is_of_constants else None)
+    cause = None
+    if equation is not None and graph.constants.keys() >= set(equation.inputs):
+        cause = of_value(value).cause
+    return Why(line_of(equation), cause)
 
 
 def lines_of_index(value: Leaf) -> Why:
@@ -36,7 +38,7 @@ def lines_of_index(value: Leaf) -> Why:
     That is where they were made whole, by `floor` for example, or where the array was made
     from which a program picks them.
     """
-    traced = traced_value(unwrapped(value))
+    traced = traced_value(value)
     if traced is None:
         return Why()
     graph, place = traced
@@ -46,7 +48,9 @@ def lines_of_index(value: Leaf) -> Why:
             return Why(line_of(equation))
     # Moves alone are a chain.
     *_, source = _values_behind(graph, place)
-    return Why() if source in graph.made_by else lines_beyond(graph)(source)
+    if source in graph.made_by:
+        return Why()
+    return lines_beyond(graph)(source)
 
 
 def _values_behind(
@@ -59,9 +63,13 @@ def _values_behind(
         if equation is None:
             predecessors = graph.same_as(value)
             # It crosses the boundary of a call, and of no loop or branch.
-            return predecessors if len(predecessors) == 1 else ()
+            if len(predecessors) != 1:
+                return ()
+            return predecessors
         if equation.primitive in _MOVES:
             return equation.inputs[:1]
-        return equation.inputs if equation.primitive in primitives else ()
+        if equation.primitive in primitives:
+            return equation.inputs
+        return ()
 
     return graph.behind([start], sources)

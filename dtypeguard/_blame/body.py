@@ -11,7 +11,7 @@ from jax import tree_util
 from .._carry.places import Names
 from .._carry.split import SplitTree
 from .._leaves.dtypes import is_weak
-from .._leaves.key_path import TreeName, key_value
+from .._leaves.key_path import key_value
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step
 from .._program.graph import Graph
 from .._program.trace import Program, strong_type
@@ -63,33 +63,48 @@ class Body:
         A body has the index of a `fori_loop` before its carry, and the slices and results
         of a `scan` behind it.
         """
-        graph = Graph(jaxpr, len(tree_util.tree_leaves(self.inputs)))
+        graph = self._graph(jaxpr)
         carried = self.carried
         count = len(carried.arrays)
-        arguments_behind = self.inputs[self.carry + 1 :]
-        leaves_behind = len(tree_util.tree_leaves(arguments_behind))
-        start = len(graph.inputs) - leaves_behind - count
+        inputs_behind = self.inputs[self.carry + 1 :]
+        leaves_behind = tree_util.tree_leaves(inputs_behind)
+        # From the end: what JAX puts before the arguments differs from loop to loop.
+        end = len(graph.inputs) - len(leaves_behind)
+        start = end - count
         # A pair ends with what is no carry, others begin with it.
         skipped = 0
         if not self.is_pair:
             skipped = len(graph.outputs) - count
         if start < 0 or len(graph.outputs) < count:
             return None
-        carry = graph.inputs[start : start + count]
-        beside = graph.inputs[:start] + graph.inputs[start + count :]
-        graph.inputs = carry + beside
-        graph.outputs = graph.outputs[skipped : skipped + count]
+        carry = graph.inputs[start:end]
+        before = graph.inputs[:start]
+        behind = graph.inputs[end:]
+        graph.inputs = carry + before + behind
+        last = skipped + count
+        graph.outputs = graph.outputs[skipped:last]
         types = []
         for value in graph.outputs:
             aval = graph.avals[value]
             types.append(strong_type(aval))
-        returned = SplitTree(carried.merged(types))
-        return Program(None, graph, (self.name,), (carried,), (returned,))
+        tree = carried.merged(types)
+        returned = SplitTree(tree)
+        return Program(
+            first=None,
+            step=graph,
+            names=(self.name,),
+            carried=(carried,),
+            returned=(returned,),
+        )
 
     def results(self) -> "Results":
         """Returns what it returns, to be asked for lines."""
-        graph = Graph(self.jaxprs[0], len(tree_util.tree_leaves(self.inputs)))
+        graph = self._graph(self.jaxprs[0])
         return Results(self, graph)
+
+    def _graph(self, jaxpr: Jaxpr) -> Graph:
+        leaves = tree_util.tree_leaves(self.inputs)
+        return Graph(jaxpr, len(leaves))
 
     def drifts(self, first: Sequence[Leaf]) -> Iterator[Iterator[Drift]]:
         """Yields what drifts, by each jaxpr that may be the body's.
@@ -105,17 +120,20 @@ class Body:
     def _drifts_in(self, program: Program, first: Sequence[Leaf]) -> Iterator[Drift]:
         graph = program.step
         beyond_graph = lines_beyond(graph)
-        # The record knows Python numbers by name.
-        paths = [(TreeName(self.name), *path) for path in self.carried.key_paths]
-        names = [str(key_value(path[-1])) for path in paths]
         first_leaves = dict(zip(graph.inputs, first))
-        names_by_value = dict(zip(graph.inputs, names))
+        # The record knows Python numbers by name.
+        names = {}
+        for value, path in zip(graph.inputs, self.carried.key_paths):
+            keys = (self.name, *path)
+            name = key_value(keys[-1])
+            names[value] = str(name)
 
         def beyond(value: int) -> Why:
-            if value not in graph.inputs:
+            if value not in first_leaves:
                 return beyond_graph(value)
-            leaf = first_leaves.get(value)
-            return Why(of_leaf(leaf, names_by_value.get(value, "")))
+            name = names.get(value, "")
+            line = of_leaf(first_leaves[value], name)
+            return Why(line)
 
         # A loop takes weak leaves for strong ones.
         for drift in find(program, beyond):
@@ -133,7 +151,10 @@ class Results:
     @property
     def avals(self) -> list[Aval]:
         """The abstract values of the results."""
-        return [self.graph.avals[output] for output in self.graph.outputs]
+        avals = []
+        for output in self.graph.outputs:
+            avals.append(self.graph.avals[output])
+        return avals
 
     def lines(self, number: int, kind: str = "dtype") -> tuple[Why, str]:
         """Returns the lines behind a result's type, and how it is returned unchanged."""
@@ -143,18 +164,24 @@ class Results:
             arguments = tree_util.tree_leaves(self.body.inputs)
             place = graph.inputs.index(output)
             return of_value(arguments[place]), "as it was given"
+        aval = graph.avals[output]
         if output not in graph.constants:
-            matches = Has(kind, getattr(graph.avals[output], kind, None))
+            matches = Has(kind, getattr(aval, kind, None))
             lines = why(graph, output, matches)
             # Without an origin, a function inside returns it, and nothing promotes it.
-            return (lines if lines.origin else Why(lines.cause)), ""
-        has_value = graph.constants[output].value is not None
-        is_number = has_value and is_weak(graph.avals[output])
-        lines = Why() if is_number else lines_beyond(graph)(output)
+            if lines.origin is None:
+                lines = Why(lines.cause)
+            return lines, ""
+        lines = Why()
+        passed_on = ""
+        if not is_weak(aval):
+            lines = lines_beyond(graph)(output)
+            passed_on = "closed over"
         if lines.origin is None and self.body.code:
             # The line that returns it can be changed as well as the one that made it.
-            lines = Why(origin_of_code(self.body.code), is_earlier=True)
-        return lines, "" if is_number else "closed over"
+            line = origin_of_code(self.body.code)
+            lines = Why(line, is_earlier=True)
+        return lines, passed_on
 
 
 def difference(before: Leaf, after: Leaf) -> Literal["dtype", "shape"] | None:

@@ -25,6 +25,7 @@ Where = Literal["state", "updates", "carry"]
 # Where they are among the arguments of `update`: by position, behind the state.
 _GRADIENTS = (tree_util.SequenceKey(0), tree_util.SequenceKey(1))
 _PARAMS = (tree_util.SequenceKey(0), tree_util.SequenceKey(2))
+_NO_LINES = Why()
 _KINDS_OF_LEAVES: tuple[Kind, ...] = ("dtype", "shape", "weak_type")
 
 
@@ -72,14 +73,17 @@ class Drift:
     @property
     def was_weak(self) -> bool:
         """Whether the leaf had not chosen its type: a loop of JAX lets it take another."""
-        is_of_type = self.kind in ("weak_type", "dtype") and self.where != "updates"
-        return is_of_type and is_weak(self.avals[0])
+        if self.where == "updates" or self.kind not in ("weak_type", "dtype"):
+            return False
+        return is_weak(self.avals[0])
 
     @property
     def dtype_to_cast_to(self) -> DType:
         """The dtype that the leaf keeps: the new one for a weak leaf."""
         before, after = self.avals
-        return after.dtype if self.was_weak else before.dtype
+        if self.was_weak:
+            return after.dtype
+        return before.dtype
 
 
 _CONSTANT = "(a constant)"  # such as a Python number of an Equinox module
@@ -91,7 +95,7 @@ def drift_between(
     before: Aval,
     after: Aval,
     where: Where = "carry",
-    lines: Why | None = None,
+    lines: Why = _NO_LINES,
 ) -> Drift:
     """Returns the drift from one abstract value to another."""
     old = LeafType(before.dtype, is_weak(before), before.shape)
@@ -101,12 +105,13 @@ def drift_between(
         texts = (str(old), str(new))
     elif kind == "dtype":  # a weak leaf takes another dtype, weak or not
         texts = (old.without_shape, str(new.dtype))
-    return _drift(path, kind, texts, where, lines or Why(), (before, after))
+    return _drift(path, kind, texts, where, lines, (before, after))
 
 
 def _drift_of_structure(change: LeafChange, where: Where) -> Drift:
     row = change.row()
-    return _drift(change.path, "structure", (row.before, row.after), where, Why(), ())
+    texts = (row.before, row.after)
+    return _drift(change.path, "structure", texts, where)
 
 
 def _drift(
@@ -114,13 +119,24 @@ def _drift(
     kind: Kind,
     texts: tuple[str, str],
     where: Where,
-    lines: Why,
-    avals: tuple[Aval, ...],
+    lines: Why = _NO_LINES,
+    avals: tuple[Aval, ...] = (),
 ) -> Drift:
-    # Users look up an update by its path in the updates.
-    text = path_text(path[1:] if where == "updates" else path)
+    text = path_text(path)
+    if where == "updates":  # users look up an update by its path in the updates
+        text = path_text(path[1:])
     before, after = texts
-    return Drift(text, kind, before, after, where, lines.origin, lines.cause, avals, path)
+    return Drift(
+        path=text,
+        kind=kind,
+        before=before,
+        after=after,
+        where=where,
+        origin=lines.origin,
+        cause=lines.cause,
+        avals=avals,
+        keys=path,
+    )
 
 
 def find(program: Program, beyond: LinesOfValue | None = None) -> Iterator[Drift]:
@@ -141,22 +157,25 @@ def find(program: Program, beyond: LinesOfValue | None = None) -> Iterator[Drift
     inputs = iter(graph.inputs)
     outputs = iter(graph.outputs)
     for name, before, after in carries:
-        returned = dict(zip(after.key_paths, zip(after.arrays, outputs)))
-        for path, value in zip(before.key_paths, inputs):
+        pairs = zip(after.arrays, outputs)
+        returned = dict(zip(after.key_paths, pairs))
+        for path, first, value in zip(before.key_paths, before.arrays, inputs):
             if path not in returned:  # its structure has changed
                 continue
             array, output = returned[path]
             old = graph.avals[value]
             new = graph.avals[output]
+            place = (TreeName(name), *path)
             for kind in _changed_kinds(old, new):
                 if kind == "weak_type" and is_weak(old):
-                    lines = of_weak_leaf(program, graph.inputs.index(value))
+                    number = graph.inputs.index(value)
+                    lines = of_weak_leaf(program, number, first)
                 else:
                     matches = Has(kind, getattr(new, kind))
                     lines = why(graph, output, matches, 1 << value, beyond)
                     if lines.origin is None:  # no equation makes a literal
-                        lines = lines._replace(origin=line_of_tracer(array))
-                place = (TreeName(name), *path)
+                        line = line_of_tracer(array)
+                        lines = lines._replace(origin=line)
                 yield drift_between(place, kind, old, new, where, lines)
     if program.is_optimizer:
         yield from _drifts_of_updates(program, beyond)
@@ -168,22 +187,30 @@ def changes_of_structure(
     """Returns the leaves that one of two trees lacks, or has as a constant."""
     if before.treedef != after.treedef:
         return tree_changes(name, before.tree, after.tree)
-    old_types = dict(zip(before.key_paths, map(type_or_class, before.arrays)))
-    new_types = dict(zip(after.key_paths, map(type_or_class, after.arrays)))
+    old_types = _types_by_path(before)
+    new_types = _types_by_path(after)
     changes = []
     for path in key_paths(before.tree):
         if (path in old_types) != (path in new_types):
+            place = (TreeName(name), *path)
             old = old_types.get(path, _CONSTANT)
             new = new_types.get(path, _CONSTANT)
-            changes.append(LeafChange((TreeName(name), *path), old, new))
+            change = LeafChange(place, old, new)
+            changes.append(change)
     return changes
+
+
+def _types_by_path(parts: SplitTree) -> dict[KeyPath, LeafType | str]:
+    types = map(type_or_class, parts.arrays)
+    return dict(zip(parts.key_paths, types))
 
 
 def _changed_kinds(before: Aval, after: Aval) -> list[Kind]:
     """Returns what changed of a leaf: dtype, shape, weakness."""
-    kinds: list[Kind] = [
-        x for x in _KINDS_OF_LEAVES if getattr(before, x) != getattr(after, x)
-    ]
+    kinds: list[Kind] = []
+    for kind in _KINDS_OF_LEAVES:
+        if getattr(before, kind) != getattr(after, kind):
+            kinds.append(kind)
     # A loop of JAX lets a weak leaf take another dtype: that is one change.
     if kinds[-1:] == ["weak_type"] and "dtype" in kinds:
         kinds.pop()
@@ -197,8 +224,11 @@ def _drifts_of_updates(program: Program, beyond: LinesOfValue) -> Iterator[Drift
         yield _drift_of_structure(change, "updates")
     arguments = graph.inputs[program.carried_inputs :]
     value_at = dict(zip(program.rest.key_paths, arguments))
-    start = sum(len(parts.arrays) for parts in program.returned)
-    for result_path, output in zip(program.others.key_paths, graph.outputs[start:]):
+    start = 0  # of the outputs that are not carried
+    for parts in program.returned:
+        start += len(parts.arrays)
+    outputs = graph.outputs[start:]
+    for result_path, output in zip(program.others.key_paths, outputs):
         path = result_path[1:]  # the updates are the first of the other results
         param_value = value_at.get((*_PARAMS, *path))
         if param_value is None:  # what `_changes_of_updates` tells, if it is one
@@ -207,37 +237,49 @@ def _drifts_of_updates(program: Program, beyond: LinesOfValue) -> Iterator[Drift
         update = graph.avals[output]
         param = graph.avals[param_value]
         gradient = graph.avals[gradient_value]
-        wanted_dtype = dtype_of_update(program.updates_dtype, param.dtype, gradient.dtype)
-        kinds: list[Kind] = []
-        # A batch of gradients, one for each example, may stay a batch.
-        if not (broadcasts(update.shape, param.shape) or update.shape == gradient.shape):
-            kinds.append("shape")
-        if update.dtype != wanted_dtype and _promotes(param, update):
-            kinds.append("dtype")
-        for kind in kinds:
-            bits = 1 << param_value | 1 << gradient_value
-            matches = Has(kind, getattr(update, kind))
-            lines = Why()
+        place = (TreeName("updates"), *path)
+        for kind in _changed_kinds_of_update(program, update, param, gradient):
+            lines = _NO_LINES
             # An update as wide as its gradient was not promoted.
             if kind == "shape" or gradient.dtype != update.dtype:
+                bits = 1 << param_value | 1 << gradient_value
+                matches = Has(kind, getattr(update, kind))
                 lines = why(graph, output, matches, bits, beyond)
-            place = (TreeName("updates"), *path)
             yield drift_between(place, kind, param, update, "updates", lines)
 
 
-def _changes_of_updates(program: Program) -> Sequence[LeafChange]:
+def _changed_kinds_of_update(
+    program: Program, update: Aval, param: Aval, gradient: Aval
+) -> list[Kind]:
+    """Returns what `p + u` would change of a param."""
+    kinds: list[Kind] = []
+    # A batch of gradients, one for each example, may stay a batch.
+    is_batch = update.shape == gradient.shape
+    if not is_batch and not broadcasts(update.shape, param.shape):
+        kinds.append("shape")
+    # A policy may ask for updates that are wider than their params.
+    wanted_dtype = dtype_of_update(program.updates_dtype, param.dtype, gradient.dtype)
+    if update.dtype != wanted_dtype and _promotes(param, update):
+        kinds.append("dtype")
+    return kinds
+
+
+def _changes_of_updates(program: Program) -> list[LeafChange]:
     """Returns where the tree of the updates is none that `p + u` takes."""
     updates = program.others.tree[0]
     _, gradients, params = program.rest.tree[0]
     structure = tree_util.tree_structure(updates)
-    if structure in map(tree_util.tree_structure, (gradients, params)):
-        return ()
-    # None is an update that leaves alone the params in its place.
-    nodes, _ = tree_util.tree_flatten_with_path(updates, is_leaf=lambda x: x is None)
-    nones = [path for path, node in nodes if node is None]
-    changes = list(tree_changes("updates", params, updates))
-    for none in nones:
-        changes = [x for x in changes if x.path[1 : 1 + len(none)] != none]
+    for tree in (gradients, params):
+        if structure == tree_util.tree_structure(tree):
+            return []
+    nodes = key_paths(updates, is_leaf=lambda node: node is None)
+    nones = set(nodes).difference(key_paths(updates))
+    changes = []
+    for change in tree_changes("updates", params, updates):
+        path = change.path[1:]
+        # None is an update that leaves alone the params in its place.
+        if not any(path[: len(none)] == none for none in nones):
+            changes.append(change)
     return changes
 
 

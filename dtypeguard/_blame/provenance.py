@@ -35,7 +35,8 @@ def of_argument(argument: Argument, site: Site) -> Why:
         return Why(of_number(name, value))
     if not is_recorded(site.file):
         return Why()
-    return Why(origin_of_frame(site.frame, site.line))  # which writes it, or computes it
+    line = origin_of_frame(site.frame, site.line)
+    return Why(line)  # which writes it, or computes it
 
 
 def of_leaf(leaf: Leaf, name: str = "") -> Origin | None:
@@ -52,29 +53,34 @@ def of_value(value: Leaf, frame: FrameType | None = None) -> Why:
         value: the array or the tracer.
         frame: of a function that has it, for what the function was given by JAX.
     """
-    tracer = unwrapped(value)
-    traced = traced_value(tracer)
+    traced = traced_value(value)
     if traced is None:
         return recorded(value)
     graph, number = traced
 
     def beyond(variable: int) -> Why:
-        constant = graph.constants.get(variable)
-        # What is closed over may be of an outer trace.
-        outer = None if constant is None else constant.value
+        outer = None
         outer_frame = frame
-        if variable in graph.inputs and frame is not None:
+        if variable in graph.constants:
+            # What is closed over may be of an outer trace.
+            outer = graph.constants[variable].value
+        elif frame is not None and variable in graph.inputs:
             place = graph.inputs.index(variable)
-            outer, outer_frame = _argument_of_trace(tracer._trace, place, frame)
-        if outer is not None and traced_value(unwrapped(outer)) is not None:
-            return of_value(outer, outer_frame)
-        lines = Why() if outer is None else recorded(outer)
-        return lines if lines.origin else lines_beyond(graph)(variable)
+            trace = unwrapped(value)._trace
+            outer, outer_frame = _argument_of_trace(trace, place, frame)
+        if outer is not None:
+            lines = of_value(outer, outer_frame)
+            if lines.origin is not None:
+                return lines
+        return lines_beyond(graph)(variable)
 
-    lines = why(graph, number, Has("dtype", value.dtype), beyond=beyond)
+    matches = Has("dtype", value.dtype)
+    lines = why(graph, number, matches, beyond=beyond)
+    if lines.origin is None:
+        return recorded(value)
     if lines.cause == lines.origin:
-        lines = lines._replace(cause=None)
-    return lines if lines.origin else recorded(value)
+        return lines._replace(cause=None)
+    return lines
 
 
 def _argument_of_trace(
@@ -91,8 +97,9 @@ def _argument_of_trace(
     return None, None
 
 
-def traced_value(tracer: Leaf) -> tuple[Graph, int] | None:
+def traced_value(value: Leaf) -> tuple[Graph, int] | None:
     """Returns the equations behind a value, and it among them; None if it has none."""
+    tracer = unwrapped(value)
     try:
         trace = tracer._trace
         variable = tracer.val
@@ -109,6 +116,7 @@ def _graph_so_far(frame: Any, variable: Any) -> tuple[Graph, dict[int, int]]:
     """Returns the graph of a trace that goes on, and the numbers of all its variables."""
     constants = dict(frame.constvar_to_val)
     equations = frame.get_eqns()
+    # All are outputs: a note may ask for any of them.
     variables = [variable, *constants, *frame.invars]
     for equation in equations:
         variables += equation.outvars
@@ -118,7 +126,8 @@ def _graph_so_far(frame: Any, variable: Any) -> tuple[Graph, dict[int, int]]:
         eqns=equations,
         outvars=variables,
     )
-    closed = SimpleNamespace(jaxpr=jaxpr, consts=list(constants.values()))
+    values = list(constants.values())
+    closed = SimpleNamespace(jaxpr=jaxpr, consts=values)
     graph = Graph(closed)
     identities = map(id, variables)
     return graph, dict(zip(identities, graph.outputs))

@@ -20,7 +20,7 @@ from .._recording.value_record import ValueRecord
 from .._source.origin import Origin, Why, origin_of_frames
 from .._tracebacks.frames import line_of_traced, line_of_tracer
 from .._tracebacks.written import Written
-from .blame import Matches, blame, region_of
+from .blame import Matches, Region, blame
 
 LinesOfValue = Callable[[int], Why]  # of an input or a constant, by its number in a graph
 
@@ -54,34 +54,26 @@ def why(
     """
     if beyond is None:
         beyond = lines_beyond(graph)
-    is_leaf = output in graph.inputs and leaves >> output & 1
-    if output in graph.constants or is_leaf:
+    # No equation of the program makes them.
+    if output in graph.constants or output in graph.inputs:
         return beyond(output)
     blamed = blame(graph, output, matches, leaves)
     origin = line_of(blamed.promotion)
     cause = line_of(blamed.cause)
-    if blamed.operand in graph.constants:
-        cause = _line_of_constant(graph, blamed.operand, matches, cause or origin, beyond)
-        # The line of the promotion may write the constant itself.
-        if blamed.cause is None and cause and origin and cause.users == origin.users:
-            cause = None
-    elif blamed.operand is not None and cause is None:
-        cause = beyond(blamed.operand).root
+    if blamed.operand is not None:
+        maker = beyond(blamed.operand).root
+        user = cause or origin
+        if maker is None and user is not None and blamed.operand in graph.constants:
+            maker = _line_of_read_array(user.users, matches)
+        cause = maker or cause
+    if blamed.promotion is None:
+        return Why(origin, cause)
     # What reads other types as well may be cast there.
-    operands = blamed.promotion.inputs if blamed.promotion else ()
-    avals = [graph.avals[operand] for operand in operands]
-    is_promoted = not all(map(matches, avals))
+    is_promoted = False
+    for operand in blamed.promotion.inputs:
+        if not matches(graph.avals[operand]):
+            is_promoted = True
     return Why(origin, cause, is_promoted=is_promoted)
-
-
-def _line_of_constant(
-    graph: Graph, constant: int, matches: Matches, user: Origin | None, beyond: LinesOfValue
-) -> Origin | None:
-    """Returns the line that made a constant, else its first user."""
-    line = beyond(constant).root
-    if line is None and user is not None:
-        line = _line_of_read_array(user.users, matches)
-    return line or user
 
 
 def lines_beyond(graph: Graph) -> LinesOfValue:
@@ -104,20 +96,23 @@ def lines_beyond(graph: Graph) -> LinesOfValue:
 
 def line_of(equation: Equation | None) -> Origin | None:
     """Returns the line of an equation, if there is one."""
-    return None if equation is None else Written(equation.stack).origin
+    if equation is None:
+        return None
+    return Written(equation.stack).origin
 
 
-def of_weak_leaf(program: Program, number: int) -> Why:
+def of_weak_leaf(program: Program, number: int, leaf: Leaf) -> Why:
     """Returns the line that made a leaf of the first carry of a program weak."""
     first = program.first
     if first is not None:
-        root = region_of(first, is_weak).root([first.outputs[number]])
+        weak = Region(first, is_weak)
+        output = first.outputs[number]
+        root = weak.root([output])
         line = line_of(root.cause)
         if line is not None:
             return Why(line)
-    leaves = [leaf for tree in program.carried for leaf in tree.arrays]
-    leaf = leaves[number]
-    return Why(recorded(leaf).root or line_of_tracer(leaf))
+    line = recorded(leaf).root
+    return Why(line or line_of_tracer(leaf))
 
 
 def unwrapped(value: Leaf) -> Leaf:
@@ -135,35 +130,44 @@ def unwrapped(value: Leaf) -> Leaf:
 def record_of(value: Leaf) -> ValueRecord | None:
     """Returns how a value was made; the record does not keep the value."""
     recorder = RECORD.recorder
+    inner = unwrapped(value)
     # A tracer of `vmap` begins in the call of the function, and its array before that.
-    return recorder.record_of(unwrapped(value)) or recorder.record_of(value)
+    return recorder.record_of(inner) or recorder.record_of(value)
 
 
 def recorded(value: Leaf) -> Why:
     """Returns the lines behind a value, or what a variable of a jaxpr stands for."""
     record = record_of(value)
-    return Why() if record is None else record.why()
+    if record is None:
+        return Why()
+    return record.why()
 
 
 def of_number(name: str, value: object) -> Origin | None:
     """Returns the line that gave a Python number, by its name."""
     record = RECORD.recorder.record_of_number(name, value)
-    return None if record is None else origin_of_frames(record.frames)
+    if record is None:
+        return None
+    return origin_of_frames(record.frames)
 
 
 def _line_of_read_array(line: Origin, matches: Matches) -> Origin | None:
     """Returns the line that made an array, if a line has read only one of the property."""
     makers = {}
     for record in RECORD.recorder.read_by(line.file, line.line):
-        dtype = record.type.dtype
+        dtype, is_number = record.type
         if kind(dtype) is not None:
             dtype = jax.dtypes.canonicalize_dtype(dtype)  # as JAX takes NumPy's
-        if record.type.is_weak or not matches(jax.ShapeDtypeStruct((), dtype)):
+        scalar = jax.ShapeDtypeStruct((), dtype)
+        if is_number or not matches(scalar):
             continue
         lines = record.why()
         if lines.is_earlier:
             return None  # it may be this one
-        if lines.root is not None and lines.root.users.line != line.line:
-            makers[lines.root.users] = lines.root
-    roots = list(makers.values())
-    return roots[0] if len(roots) == 1 else None
+        root = lines.root
+        if root is not None and root.users.line != line.line:
+            makers[root.users] = root
+    if len(makers) != 1:
+        return None
+    (maker,) = makers.values()
+    return maker

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._leaves.types import Aval, Jaxpr, Leaf
 from .jaxprs import Stack, Variable, all_jaxprs, is_literal, open_jaxpr
@@ -78,7 +78,6 @@ class Graph(Walk[int]):
         same: the values that one may be.
         constants: its literals and closed-over values.
         variables: those of the inputs.
-        regions: what blame has found in it.
 
     Args:
         program: a jaxpr; or a block, whose calls share nothing, since all of it is made.
@@ -90,7 +89,6 @@ class Graph(Walk[int]):
         self.made_by: dict[int, Equation] = {}
         self.same: dict[int, list[int]] = {}
         self.constants: dict[int, Constant] = {}
-        self.regions: dict[Any, Any] = {}
         self._unshared = math.inf
         self._shared: dict[Jaxpr, tuple[list[int], list[int]]] = {}
         if isinstance(program, Block):

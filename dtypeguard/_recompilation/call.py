@@ -57,16 +57,16 @@ class CompilingCall:
     jaxpr: Jaxpr
     out_tree: PyTreeDef
     wrapper: str
-    caller: Origin | None
+    caller: Origin
 
     @functools.cached_property
     def arguments(self) -> dict[str, PyTree]:
         """The arguments by the names of the parameters."""
         function = self.function
-        is_function = type(function) in (FunctionType, MethodType, functools.partial)
-        if not is_function and package_of(type(function)) not in ("jax", "jaxlib"):
-            # To ask the object for its signature may run a function of the user's.
-            function = MethodType(static(type(function), "__call__"), function)
+        method = static(type(function), "__call__")
+        # To ask the object for its signature may run a function of the user's.
+        if type(method) is FunctionType:
+            function = MethodType(method, function)
         by_name = bound_arguments(function, self.args, self.kwargs)
         # JAX takes functions of C too, which have no signature.
         return by_name or {"args": self.args, "kwargs": self.kwargs}
@@ -81,7 +81,7 @@ class CompilingCall:
             for path, leaf in by_path(spread(argument), name).items():
                 # Equinox makes a constant of a Python number.
                 is_number = is_python_number(leaf) and self.wrapper != "equinox"
-                if is_concrete(leaf) or is_number:
+                if is_number or is_concrete(leaf):
                     leaves[path] = leaf
         return leaves
 
@@ -104,7 +104,7 @@ def call_that_compiles(frame: FrameType) -> CompilingCall | None:
 
 def _call_around(
     cached_call: dict[str, Any], traced: Any, outside: Iterator[FrameType]
-) -> CompilingCall:
+) -> CompilingCall | None:
     """Returns the call as the user wrote it, from the variables of JAX's own one."""
     settings = cached_call["jit_info"]
     cached = cached_call["fun"]
@@ -130,6 +130,8 @@ def _call_around(
         elif is_users(file):
             caller = origin_of_frame(frame)
             break
+    if caller is None:
+        return None
     if wrapper == "equinox":
         static_positions = ()  # of the arguments of a function of its own
     return CompilingCall(

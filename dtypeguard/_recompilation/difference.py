@@ -12,7 +12,7 @@ from .._source.inert import written_code
 from .._source.origin import Origin, Why, origin_of_code
 from .call import CompilingCall
 from .parts import ArgumentPart, parts_of_call
-from .returned import ReturnedLeaf, returned_leaves
+from .returned import ReturnedLeaf, ReturnedLeaves, returned_leaves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,16 +24,16 @@ class Compilation:
         line: the first one of the function.
         caller: the user's line of the call.
         parts: the leaves and the constants of the call by path.
-        returned: the leaves that come back in another type.
+        returned: the leaves that come back in another type, by that type as well.
         sizes: of the arrays in the program.
     """
 
     cached: weakref.ref[Any]
     line: Origin
-    caller: Origin | None
+    caller: Origin
     parts: dict[KeyPath, ArgumentPart]
-    returned: dict[KeyPath, ReturnedLeaf]
-    sizes: frozenset[object]
+    returned: ReturnedLeaves
+    sizes: set[object]
 
     @property
     def name(self) -> str:
@@ -44,7 +44,10 @@ class Compilation:
     @property
     def layout(self) -> dict[KeyPath, bool]:
         """Whether a leaf stands at each path, or a constant."""
-        return {path: bool(part.leaf_type) for path, part in self.parts.items()}
+        layout = {}
+        for path, part in self.parts.items():
+            layout[path] = part.leaf_type is not None
+        return layout
 
 
 _ARGUMENTS = (TreeName("arguments"),)
@@ -70,7 +73,7 @@ class CallDifference:
     before: ArgumentPart
     after: ArgumentPart
     why: Why
-    caller: Origin | None
+    caller: Origin
     returned: ReturnedLeaf | None = None
     is_size: bool = False
 
@@ -91,8 +94,7 @@ def compilation_of(call: CompilingCall) -> Compilation | None:
     if code is None or not is_users(code.co_filename):  # in C, or JAX's
         return None
     # A package that calls itself does so for reasons of its own.
-    caller = call.caller
-    if caller is not None and is_installed(caller.file) and is_installed(code.co_filename):
+    if is_installed(call.caller.file) and is_installed(code.co_filename):
         return None
     leaves = call.leaves()
     graph = Graph(call.jaxpr)
@@ -103,21 +105,29 @@ def compilation_of(call: CompilingCall) -> Compilation | None:
     return Compilation(
         cached=weakref.ref(call.cached),
         line=origin_of_code(code),
-        caller=caller.users if caller else None,
+        caller=call.caller.users,
         parts=parts_of_call(call, leaves),
         returned=returned_leaves(call, leaves, graph),
-        sizes=frozenset(sizes),
+        sizes=sizes,
     )
 
 
 def call_differences(before: Compilation, after: Compilation) -> list[CallDifference]:
     """Returns what differs between two calls of one function."""
     if before.layout != after.layout:
-        return [CallDifference(_ARGUMENTS, _OTHER_TREE, _OTHER_TREE, Why(), after.caller)]
+        of_tree = CallDifference(
+            path=_ARGUMENTS,
+            before=_OTHER_TREE,
+            after=_OTHER_TREE,
+            why=Why(),
+            caller=after.caller,
+        )
+        return [of_tree]
     differences = []
     for path, part in after.parts.items():
         if part.identity != before.parts[path].identity:
-            differences.append(_difference(before, after, path))
+            difference = _difference(before, after, path)
+            differences.append(difference)
     return differences
 
 
@@ -129,10 +139,10 @@ def _difference(before: Compilation, after: Compilation, path: KeyPath) -> CallD
     is_number = old.leaf_type is not None and old.leaf_type.weak and len(path) == 1
     if begin_line is None and is_number:
         begin_line = before.caller  # which writes it
-    returned = before.returned.get(path)
-    if returned is not None and returned.leaf_type != new.leaf_type:
-        returned = None
-    why = returned.why if returned else _lines_of_part(new, before, after)
+    returned = before.returned.get((path, new.leaf_type))
+    why = _lines_of_part(new, before, after)
+    if returned is not None:
+        why = returned.why
     values = {old.value, new.value}
     return CallDifference(
         path=path,

@@ -52,7 +52,7 @@ def parts_of_call(
     """Returns the leaves and the constants of a call by path."""
     parts = {}
     for path, leaf in leaves.items():
-        leaf_type = type_in_program(leaf)
+        leaf_type = traced_type(leaf)
         record = _record_of_part(path, leaf)
         parts[path] = ArgumentPart(str(leaf_type), leaf_type, record, leaf_type)
     for name, argument in call.arguments.items():
@@ -63,14 +63,11 @@ def parts_of_call(
     return parts
 
 
-def type_in_program(leaf: Leaf) -> LeafType:
-    """Returns the type that an array or a number has in a program."""
-    return traced_type(leaf) or LeafType(leaf.dtype)
-
-
 def _record_of_part(path: KeyPath, value: Any) -> ValueRecord | None:
-    name = str(key_value(path[-1]))
-    return RECORD.recorder.record_of_number(name, value) or record_of(value)
+    key = key_value(path[-1])
+    name = str(key)
+    number = RECORD.recorder.record_of_number(name, value)
+    return number or record_of(value)
 
 
 def _constants(
@@ -78,7 +75,7 @@ def _constants(
 ) -> Iterator[tuple[KeyPath, ArgumentPart]]:
     """Yields the constants in an argument by path; `record` is of what holds it."""
     # A function of an optimizer has no line of its own, but the optimizer has.
-    record = RECORD.recorder.record_of(value) or record
+    record = record_of(value) or record
     if is_concrete(value) or len(path) > _DEEPEST_CONSTANT:
         return
     if type(value) in _PLAIN or is_a(value, np.dtype):
@@ -99,11 +96,12 @@ def _keyed_parts(holder: Any) -> Iterator[tuple[Any, Any]]:
     for name, part in items_of(holder):
         if is_a(holder, dict):
             # The text of any other object would be a user's function.
-            yield tree_util.DictKey(name if type(name) in _PLAIN else ...), part
+            key = tree_util.DictKey(name if type(name) in _PLAIN else ...)
         elif type(name) is int:
-            yield tree_util.SequenceKey(name), part
+            key = tree_util.SequenceKey(name)
         else:
-            yield tree_util.GetAttrKey(name), part
+            key = tree_util.GetAttrKey(name)
+        yield key, part
     for name, part in fields_of(holder).items():
         if not name.startswith("_"):
             yield tree_util.GetAttrKey(name), part
@@ -111,6 +109,7 @@ def _keyed_parts(holder: Any) -> Iterator[tuple[Any, Any]]:
 
 def _is_compared_by_parts(value: Any) -> bool:
     """Returns whether JAX takes an object apart, or its class defines equality."""
-    if is_in_place(value) or static(type(value), "__eq__") is not object.__eq__:
+    equality = static(type(value), "__eq__")
+    if is_in_place(value) or equality is not object.__eq__:
         return True
     return not tree_util.all_leaves((value,))

@@ -49,14 +49,16 @@ class RecompiledFunction:
                 f"{headline}, because it is a function that is new each time. Write "
                 "jax.jit once, outside of the loop."
             ]
-        differences = list(self.differences.values())
-        return [f"{headline}.", *lines_of_differences(differences, is_whole)]
+        lines = lines_of_differences(self.differences.values(), is_whole)
+        return [f"{headline}.", *lines]
 
     @property
     def origins(self) -> list[Origin | Why | None]:
         """The lines of source in its report."""
-        lines_behind = [difference.why for difference in self.differences.values()]
-        return [self.first.line, self.first.caller, *lines_behind]
+        origins: list[Origin | Why | None] = [self.first.line, self.first.caller]
+        for difference in self.differences.values():
+            origins.append(difference.why)
+        return origins
 
     @property
     def is_maker(self) -> bool:
@@ -77,8 +79,10 @@ class Compilations:
     def record(self, frame: FrameType) -> None:
         """Records the call that compiles, from a frame inside of it."""
         call = call_that_compiles(frame)
-        after = None if call is None else compilation_of(call)
-        if call is None or after is None:
+        if call is None:
+            return
+        after = compilation_of(call)
+        if after is None:
             return
         key = id(call.cached)
         before = self._last.get(key)
@@ -88,18 +92,25 @@ class Compilations:
             types = [part.leaf_type for part in after.parts.values()]
             kind = (after.name, after.caller, *after.parts, *types)
             new = RecompiledFunction(after, times=0)
-            self._new.setdefault(kind, new).times += 1
+            function = self._new.setdefault(kind, new)
+            function.times += 1
             return
         # Two lines may use a package, or give other trees, for two purposes.
         is_of_package = is_installed(after.line.file)
         has_two_purposes = is_of_package or before.layout != after.layout
         if before.caller == after.caller or not has_two_purposes:
             recompiled = RecompiledFunction(before)
-            self._recompiled.setdefault(after.name, recompiled).add(before, after)
+            function = self._recompiled.setdefault(after.name, recompiled)
+            function.add(before, after)
 
     def functions(self) -> list[RecompiledFunction]:
         """Returns the functions that were compiled again, the culprits first."""
-        functions = [x for x in self._recompiled.values() if x.differences]
-        # A few may be meant: a function for each of some sizes, say.
-        functions += [x for x in self._new.values() if x.times > _OFTEN]
+        functions = []
+        for function in self._recompiled.values():
+            if function.differences:
+                functions.append(function)
+        for function in self._new.values():
+            # A few may be meant: a function for each of some sizes, say.
+            if function.times > _OFTEN:
+                functions.append(function)
         return sorted(functions, key=lambda function: not function.is_maker)

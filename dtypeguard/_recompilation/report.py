@@ -1,6 +1,7 @@
 """The report on functions that were compiled again: sentences from the differences."""
 
-from collections.abc import Sequence
+import collections
+from collections.abc import Collection
 
 from jax import tree_util
 
@@ -8,7 +9,7 @@ from .._leaves.cast_text import cast_text, lost, return_as
 from .._leaves.dtypes import fits, kind
 from .._leaves.key_path import leaves_of_holders, path_text, tree_name
 from .._leaves.leaf_type import LeafType
-from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
+from .._leaves.table import CAUSES, FEW, and_more, columns
 from .difference import CallDifference
 
 _WEAK = (
@@ -20,34 +21,34 @@ Fact = tuple[str, str, str]  # what is to be edited, its line, the code of that
 
 
 def lines_of_differences(
-    differences: Sequence[CallDifference], is_whole: bool
+    differences: Collection[CallDifference], is_whole: bool
 ) -> list[str]:
-    """Returns the lines on one function, types first.
+    """Returns the lines on one function.
 
     Args:
         differences: between its calls.
         is_whole: whether to list all.
     """
-    in_order = sorted(differences, key=lambda difference: difference.types is None)
-    groups = grouped(in_order, _row)
-    listed = groups if is_whole else groups[:CAUSES]
+    # Leaves that share a cause share a row.
+    paths_by_row = collections.defaultdict(list)
+    for difference in differences:
+        row = (_text(difference), _facts(difference))
+        paths_by_row[row].append(difference.path)
+    rows = list(paths_by_row)
+    most = CAUSES
+    if is_whole:
+        most = len(rows)
     lines = []
-    for group in listed:
-        paths = [difference.path for difference in group]
+    for text, facts in rows[:most]:
+        paths = paths_by_row[text, facts]
         name = ", ".join(map(path_text, paths))
         if len(paths) > FEW and not is_whole:
             name = leaves_of_holders(paths)
-        text, facts = _row(group[0])
         lines.append(f"  {name}  {text}")
         for line in columns(facts):
             lines.append(f"    {line}")
-    lines += and_more(len(groups) - len(listed))
-    return lines + _advice(in_order)
-
-
-def _row(difference: CallDifference) -> tuple[str, tuple[Fact, ...]]:
-    """Returns a part before and after, then the lines behind the difference."""
-    return _text(difference), tuple(_facts(difference))
+    lines += and_more(len(rows[most:]))
+    return lines + _advice(differences)
 
 
 def _text(difference: CallDifference) -> str:
@@ -66,7 +67,7 @@ def _text(difference: CallDifference) -> str:
     return f"{before.text} -> {after.text}"
 
 
-def _facts(difference: CallDifference) -> list[Fact]:
+def _facts(difference: CallDifference) -> tuple[Fact, ...]:
     """Returns the lines behind a difference, what is to be edited first."""
     why = difference.why
     if difference.types is None:
@@ -85,14 +86,15 @@ def _facts(difference: CallDifference) -> list[Fact]:
     for words, line in lines:
         # A line that did two things stands once.
         if line is not None:
-            facts.setdefault(line.place, (words, line.place, line.users.code))
-    if facts:
-        return list(facts.values())
-    caller = str(difference.caller or "")
-    return [("called", caller, "")]
+            fact = (words, line.place, line.users.code)
+            facts.setdefault(line.place, fact)
+    if not facts:
+        called = ("called", str(difference.caller), "")
+        return (called,)
+    return tuple(facts.values())
 
 
-def _advice(differences: Sequence[CallDifference]) -> list[str]:
+def _advice(differences: Collection[CallDifference]) -> list[str]:
     """Returns what to write, each sentence once."""
     sentences = set()
     guarded: dict[str, int | None] = {}  # the items that come back, by parameter

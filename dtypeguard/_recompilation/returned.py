@@ -6,13 +6,13 @@ import numpy as np
 from jax import tree_util
 
 from .._blame.why import Has, why
+from .._leaves.dtypes import dtype_of
 from .._leaves.key_path import KeyPath, tree_name
-from .._leaves.leaf_type import LeafType
+from .._leaves.leaf_type import LeafType, traced_type
 from .._leaves.types import Leaf, PyTree, PyTreeDef
 from .._program.graph import Graph
 from .._source.origin import Why
 from .call import WRAPPERS, CompilingCall
-from .parts import type_in_program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,14 +20,16 @@ class ReturnedLeaf:
     """A leaf of an argument that comes back in another type.
 
     Attributes:
-        leaf_type: in which it comes back.
         why: the lines behind that.
         item: the item of the result, a tuple, that holds it; None if it is no tuple.
     """
 
-    leaf_type: LeafType
     why: Why
     item: int | None
+
+
+# By the path of the argument, and the type in which it comes back.
+ReturnedLeaves = dict[tuple[KeyPath, LeafType | None], ReturnedLeaf]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,33 +49,40 @@ class _ResultTree:
 
 def returned_leaves(
     call: CompilingCall, leaves: dict[KeyPath, Leaf], graph: Graph
-) -> dict[KeyPath, ReturnedLeaf]:
-    """Returns the leaves that come back in another type, by the path of the argument."""
+) -> ReturnedLeaves:
+    """Returns the leaves that come back in another type."""
     changed = {}
     remaining = _result_trees(call, graph)
     for position, (name, argument) in enumerate(call.arguments.items()):
-        paths = [path for path in leaves if tree_name(path) == name]
-        shapes = [np.shape(leaves[path]) for path in paths]
+        argument_leaves = {}
+        for path, leaf in leaves.items():
+            if tree_name(path) == name:
+                argument_leaves[path] = leaf
+        shapes = list(map(np.shape, argument_leaves.values()))
         for tree in remaining:
             result_shapes = [graph.avals[output].shape for output in tree.outputs]
-            if shapes != result_shapes or not _is_argument(tree, call, position, argument):
+            if shapes != result_shapes:
+                continue
+            if not _is_argument(tree, call, position, argument):
                 continue
             # Gradients have the tree of the params, but are not what comes back.
             remaining.remove(tree)
-            for path, output in zip(paths, tree.outputs):
-                before = type_in_program(leaves[path])
-                after = type_in_program(graph.avals[output])
-                if before != after:
-                    lines = _lines_of_change(graph, output, before)
-                    changed[path] = ReturnedLeaf(after, lines, tree.item)
+            for (path, leaf), output in zip(argument_leaves.items(), tree.outputs):
+                after = traced_type(graph.avals[output])
+                if after != traced_type(leaf):
+                    lines = _lines_of_change(graph, output, leaf)
+                    changed[path, after] = ReturnedLeaf(lines, tree.item)
             break
     return changed
 
 
-def _lines_of_change(graph: Graph, output: int, before: LeafType) -> Why:
+def _lines_of_change(graph: Graph, output: int, before: Leaf) -> Why:
     aval = graph.avals[output]
-    attribute = "weak_type" if before.dtype == aval.dtype else "dtype"
-    return why(graph, output, Has(attribute, getattr(aval, attribute)))
+    attribute = "dtype"
+    if dtype_of(before) == aval.dtype:
+        attribute = "weak_type"
+    changed = getattr(aval, attribute)
+    return why(graph, output, Has(attribute, changed))
 
 
 def _result_trees(call: CompilingCall, graph: Graph) -> list[_ResultTree]:

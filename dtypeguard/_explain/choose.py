@@ -8,7 +8,7 @@ agree afterwards is tried, and not reasoned about.
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -54,13 +54,11 @@ class Advice:
     """What to write.
 
     Attributes:
-        first: the best; empty if nothing is known that helps.
-        second: what to write in its place; empty if there is nothing else.
+        candidates: the best first, of which two are said; none if nothing is known.
         is_checked: whether the types agreed when the best was tried.
     """
 
-    first: Candidate
-    second: Candidate
+    candidates: Sequence[Candidate]
     is_checked: bool = False
 
 
@@ -69,24 +67,18 @@ def choose(finding: Finding, sites: Sequence[Site]) -> Advice:
     leaves = finding.leaves
     cause = finding.cause
     if isinstance(cause, SharedArrays):
-        return Advice([own_arrays(leaves, cause.holder)], [])
+        return Advice([[own_arrays(leaves, cause.holder)]])
     if any(map(_has_key, leaves)):
         raw_keys = [leaf for leaf in leaves if "int" in map(kind, leaf.dtypes)]
-        return Advice([wrap_raw_key(leaf) for leaf in raw_keys], [])
+        return Advice([list(map(wrap_raw_key, raw_keys))])
     is_of_optimizer = _is_of_optimizer(finding, sites)
     if isinstance(cause, ControlFlow) and cause.is_loop:
-        return _first_that_agree(cause, leaves, is_of_optimizer)
+        return _that_agree(cause, _for_loop(cause, leaves, is_of_optimizer))
     if is_of_optimizer:
-        return Advice([guard_optimizer(leaves)], [])
+        return Advice([[guard_optimizer(leaves)]])
     if isinstance(cause, Site):
-        return _first_two(_for_call(cause, leaves))
-    return _for_branches(leaves)
-
-
-def _first_two(candidates: Iterable[Candidate], is_checked: bool = False) -> Advice:
-    possible = [candidate for candidate in candidates if candidate]
-    first, second, *_ = [*possible, [], []]
-    return Advice(first, second, is_checked)
+        return Advice(_for_call(cause, leaves))
+    return Advice(_for_branches(leaves))
 
 
 def _has_key(leaf: RefusedLeaf) -> bool:
@@ -111,33 +103,29 @@ def _is_of_optimizer(finding: Finding, sites: Sequence[Site]) -> bool:
 # Loops
 
 
-def _first_that_agree(loop: ControlFlow, leaves: Leaves, is_of_optimizer: bool) -> Advice:
-    """Returns the first two candidates with which the types agree, or may agree."""
+def _that_agree(loop: ControlFlow, candidates: Iterable[Candidate]) -> Advice:
+    """Returns the candidates with which the types agree, or may agree."""
     possible = []
     is_checked = False
-    for candidate in _candidates_for_loop(loop, leaves, is_of_optimizer):
-        drifts = _drifts_of_widened(loop, leaves, candidate)
-        if drifts:
+    for candidate in candidates:
+        drifts = _drifts_of_widened(loop, candidate)
+        if drifts or not candidate:
             continue
-        if not possible:  # that a leaf agrees which is cast back is no news
-            is_checked = drifts == {} and any(remedy.begins for remedy in candidate)
+        if not possible:
+            is_checked = drifts is not None
         possible.append(candidate)
-    return _first_two(possible, is_checked)
+    return Advice(possible, is_checked)
 
 
-def _drifts_of_widened(
-    loop: ControlFlow, leaves: Leaves, candidate: Candidate
-) -> dict[int, Leaf] | None:
+def _drifts_of_widened(loop: ControlFlow, candidate: Candidate) -> dict[int, Leaf] | None:
     """Returns what still drifts, once all begin wider that a candidate makes wider.
 
     The remedies for these leaves are added to the candidate.
     """
     body = loop.bodies["body"]
-    changed = {leaf.place for leaf in leaves}
-    widened = candidate
-    drifts: dict[int, Leaf] | None = {}
-    while widened:
+    while True:
         drifts = drifts_with(body, candidate)
+        changed = {leaf.place for remedy in candidate for leaf in remedy.leaves}
         widened = []
         for place, after in (drifts or {}).items():
             first = loop.first[place]
@@ -145,37 +133,40 @@ def _drifts_of_widened(
             leaf = RefusedLeaf(path, (first, after), Why(begun=of_leaf(first)), place)
             if place not in changed and leaf.widens:
                 widened.append(_begin(leaf, loop))
-                changed.add(place)
+        if not widened:
+            return drifts
         candidate += widened
-    return drifts
 
 
-def _candidates_for_loop(
+def _for_loop(
     loop: ControlFlow, leaves: Leaves, is_of_optimizer: bool
-) -> list[Candidate]:
+) -> Iterator[Candidate]:
     begins = [_begin(leaf, loop) for leaf in leaves]
     if is_of_optimizer:
+        yield [guard_optimizer(leaves)]
         # To begin wider takes more memory. But an average may not move in 16 bits.
-        widens = all(leaf.widens for leaf in leaves)
-        return [[guard_optimizer(leaves)], begins if widens else []]
+        if all(leaf.widens for leaf in leaves):
+            yield begins
+        return
     function = _users_function(leaves)
     if loop.is_of_jax or (is_installed(loop.file) and function is None):
         # Nobody edits its body: a leaf can only begin otherwise, where it begins.
-        is_known = all(users_line(leaf.why.begun) for leaf in leaves)
-        return [begins] if is_known else []
+        if all(users_line(leaf.why.begun) for leaf in leaves):
+            yield begins
+        return
     changes = []
     for leaf, begin in zip(leaves, begins):
         before = leaf.dtypes[0]
+        if leaf.is_of_optimizer:
+            continue  # no line of the user is wrong
         if leaf.is_odd_after or not leaf.widens:
             begin = cast(leaf, leaf.made_at, before, f"cast {NAMES} back to {before}")
-        if not leaf.is_of_optimizer:  # else no line of the user is wrong
-            changes.append(begin)
+        changes.append(begin)
     guards = _guards(loop, leaves, function)
     if len(changes) < len(leaves):
         changes += guards  # the optimizer's leaves are left to it
-    if all(leaf.is_odd_after for leaf in leaves):
-        return [changes, begins]
-    return [changes, guards]
+    yield changes
+    yield begins if all(leaf.is_odd_after for leaf in leaves) else guards
 
 
 def _begin(leaf: RefusedLeaf, loop: ControlFlow) -> Remedy:
@@ -220,18 +211,17 @@ def _users_function(leaves: Leaves) -> Frame | None:
 # Branches
 
 
-def _for_branches(leaves: Leaves) -> Advice:
+def _for_branches(leaves: Leaves) -> list[Candidate]:
     first: Candidate = []
     second: Candidate = []
-    if not any(leaf.made_at for leaf in leaves):
-        return Advice(first, second)  # the branches of a package
-    for results in grouped(leaves, lambda leaf: leaf.path):
-        remedies = []
-        for dtype in _dtypes_to_meet_in(results):
-            remedies += _let_branches_return(results, dtype)
-        first += remedies[:1]
-        second += remedies[1:2]
-    return Advice(first, second)
+    if any(leaf.made_at for leaf in leaves):  # else the branches are of a package
+        for results in grouped(leaves, lambda leaf: leaf.path):
+            remedies = []
+            for dtype in _dtypes_to_meet_in(results):
+                remedies += _let_branches_return(results, dtype)
+            first += remedies[:1]
+            second += remedies[1:2]
+    return [first, second]
 
 
 def _let_branches_return(results: Leaves, dtype: DType) -> Candidate:
@@ -281,11 +271,12 @@ def _for_call(site: Site, leaves: Leaves) -> list[Candidate]:
         return [wanted]
     if leaves[0].argument is NO_ARGUMENT:
         return []  # the cotangents of a rule that is not known
-    candidates = [_as_arguments(leaves, site, dtype) for dtype in _meeting(leaves)]
-    if any(candidates):
-        return candidates
     # What a package computed cannot be changed: what it is written into can.
-    return [_as_arguments(leaves, site, leaf.dtype) for leaf in leaves]
+    for dtypes in (_meeting(leaves), [leaf.dtype for leaf in leaves]):
+        candidates = [_as_arguments(leaves, site, dtype) for dtype in dtypes]
+        if any(candidates):
+            return list(filter(None, candidates))
+    return []
 
 
 def _meeting(leaves: Leaves) -> list[DType]:

@@ -1,5 +1,6 @@
 """Last stage: writes a note, a few lines of facts for each cause, then what to write."""
 
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -94,7 +95,7 @@ def text_of(
 def _groups(leaves: Sequence[RefusedLeaf], advice: Advice) -> list[list[_Unit]]:
     """Returns the leaves of one cause together, the ones to change first."""
     to_change: list[RefusedLeaf] = []
-    for remedy in advice.first:
+    for remedy in itertools.chain(*advice.candidates[:1]):
         to_change += remedy.leaves
     ordered = sorted(leaves, key=lambda leaf: leaf not in to_change)
     # What the branches return for one result is told together.
@@ -179,13 +180,14 @@ def _type_of(value: Leaf, has_shape: bool = True) -> str:
 
 
 def _advice_lines(advice: Advice) -> list[str]:
-    lines = list(_sentences("", advice.first))
-    lines += _sentences("or ", advice.second)
+    lines: list[str] = []
+    casts: set[DType] = set()
+    for word, remedies in zip(("", "or "), advice.candidates):
+        lines += _sentences(word, remedies)
+        for remedy in remedies:
+            casts |= remedy.casts_to
     if advice.is_checked:
         lines.append(_CHECKED)
-    casts: set[DType] = set()
-    for remedy in advice.first + advice.second:
-        casts |= remedy.casts_to
     return [*lines, *rounding_sentence(casts).splitlines()]
 
 

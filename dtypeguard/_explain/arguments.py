@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from .._blame.behind import lines_of_index
 from .._blame.provenance import of_argument
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
-from .._leaves.table import grouped
 from .._leaves.types import DType
 from .._source.files import is_installed, is_users
 from .._source.origin import Why, origin_at
@@ -72,8 +71,8 @@ def _that_differ(refused: Sequence[Argument], complaint: Complaint) -> Sequence[
     arrays = [x for x in refused if not is_python_number(x.value)]
     if complaint.refused <= {str(dtype_of(x.value)) for x in arrays}:
         refused = arrays
-    is_one_type = len(grouped(refused, lambda x: dtype_of(x.value))) < 2
-    return [] if is_one_type else refused
+    dtypes = {dtype_of(x.value) for x in refused}
+    return refused if len(dtypes) > 1 else []
 
 
 def _finding_in_jax(

@@ -242,12 +242,14 @@ def _let_branches_return(results: Leaves, dtype: DType) -> Candidate:
 
 def _dtypes_to_meet_in(leaves: Leaves) -> list[DType]:
     """Returns the dtypes to which all leaves can be cast, the widest first."""
-    # A float that becomes an int loses its fraction.
-    highest_rank = max(rank(leaf.dtype) for leaf in leaves)
-    highest = [leaf for leaf in leaves if rank(leaf.dtype) == highest_rank]
-    # A number of Python's gives way to an array.
-    arrays = [leaf for leaf in highest if not is_weak(leaf.values[-1])]
-    dtypes = {leaf.dtype for leaf in arrays or highest}
+
+    def standing(leaf: RefusedLeaf) -> tuple[int, bool]:
+        # A float that becomes an int loses its fraction, and a number of Python's gives
+        # way to an array.
+        return rank(leaf.dtype), not is_weak(leaf.values[-1])
+
+    highest = max(map(standing, leaves))
+    dtypes = {leaf.dtype for leaf in leaves if standing(leaf) == highest}
     return sorted(dtypes, key=width, reverse=True)
 
 
@@ -274,20 +276,18 @@ def _for_call(site: Site, leaves: Leaves) -> list[Candidate]:
     # What a package computed cannot be changed: what it is written into can.
     for dtypes in (_meeting(leaves), [leaf.dtype for leaf in leaves]):
         candidates = [_as_arguments(leaves, site, dtype) for dtype in dtypes]
-        if any(candidates):
-            return list(filter(None, candidates))
+        possible = [candidate for candidate in candidates if candidate]
+        if possible:
+            return possible
     return []
 
 
 def _meeting(leaves: Leaves) -> list[DType]:
     """Returns the dtypes in which arguments meet, the best first."""
-    by_name = {leaf.argument.base: leaf.dtype for leaf in leaves}
-    if by_name.keys() <= {"lower", "upper"}:
+    if all(leaf.argument.base in ("lower", "upper") for leaf in leaves):
         return [jnp.dtype("int32")]  # the bounds of a loop
-    for name in _WRITTEN_INTO:
-        if name in by_name:
-            return [by_name[name]]
-    return _dtypes_to_meet_in(leaves)
+    dtypes = [leaf.dtype for leaf in leaves if leaf.argument.base in _WRITTEN_INTO]
+    return dtypes or _dtypes_to_meet_in(leaves)
 
 
 def _as_arguments(leaves: Leaves, site: Site, dtype: DType | None = None) -> Candidate:

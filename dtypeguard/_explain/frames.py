@@ -56,8 +56,8 @@ class ControlFlowKind:
 
     @property
     def carry(self) -> int:
-        """The position of what comes back among the inputs of the body."""
-        return max(len(self.inputs) - 1, 0)
+        """The position of what comes back among the inputs of a body."""
+        return len(self.inputs) - 1
 
     def function(self) -> Function | None:
         """Returns the function; None if its module is not imported."""
@@ -84,16 +84,16 @@ class ControlFlow:
     Attributes:
         kind: which function it calls.
         line: that of the innermost frame outside JAX and Equinox that led to it.
-        carry: the position of the carry in what the user gives to a package.
         bodies: that of a loop; branches, by the names of their parameters.
+        carry: the position of the carry in what the user gives to a package.
         first: the first values of a carry and the arrays beside it.
         compared: the carries that Equinox compares.
     """
 
     kind: ControlFlowKind
     line: Origin | None
-    carry: int
     bodies: Mapping[str, Body]
+    carry: int = 0
     first: Sequence[Leaf] = ()
     compared: Sequence[PyTree] = ()
 
@@ -135,7 +135,7 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
     """
     of_libraries = list(itertools.takewhile(_is_of_libraries, reversed(frames)))
     first = len(frames) - len(of_libraries)
-    line = origin_of_frame(frames[first - 1]) if first else None
+    line = origin_of_frame(frames[first - 1])
     for number in range(first, len(frames)):
         inner_frames = frames[number:]
         for kind in _CONTROL_FLOW_KINDS:
@@ -185,7 +185,7 @@ def _read_loop(
         carry = kind.carry
     body = Body(function, inputs, kind.carry, kind.is_pair, jaxprs)
     first += tree_util.tree_leaves(sequences)
-    return ControlFlow(kind, line, carry, {"body": body}, first, compared)
+    return ControlFlow(kind, line, {"body": body}, carry, first, compared)
 
 
 def _slice(leaf: Leaf) -> jax.ShapeDtypeStruct:
@@ -219,7 +219,7 @@ def _read_branches(
     bodies = {}
     for (name, function), (_, jaxpr) in zip(functions.items(), latest_jaxprs, strict=True):
         bodies[name] = Body(function, operands, jaxprs=[jaxpr])
-    return ControlFlow(kind, line, kind.carry, bodies)
+    return ControlFlow(kind, line, bodies)
 
 
 def _arguments_in_frame(function: Function | None, frame: FrameType) -> Kwargs | None:

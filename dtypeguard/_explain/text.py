@@ -75,11 +75,10 @@ def text_of(
         facts += _names(group, is_whole)
         rows = _rows(group[0], has_shapes=len(group) == 1)
         facts += [f"  {line}" for line in columns(rows)]
-    facts += and_more(len(groups) - len(listed), "cause")
+    facts += and_more(len(groups) - len(listed))
     if sys.version_info < (3, 12):
-        facts.append(_NO_RECORD)
-    elif hint:
-        facts.append(hint)
+        hint = _NO_RECORD
+    facts += hint.splitlines()
     lines = [f"dtypeguard: {finding.headline}"]
     lines += [f"  {line}" for line in facts]
     lines += _advice_lines(advice)

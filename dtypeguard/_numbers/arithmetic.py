@@ -222,7 +222,7 @@ class Arithmetic:
         return operands, results
 
     def _all_settled(self, results: Sequence[Leaf], dtype_of: DtypeOf) -> list[Leaf]:
-        """Returns results in other dtypes than those in which they were computed."""
+        """Returns results in the dtypes that a rule makes."""
         settled = []
         for result in results:
             dtype = dtype_of(result.dtype)

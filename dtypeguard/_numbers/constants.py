@@ -31,7 +31,7 @@ def have_few_digits(numbers: np.ndarray) -> np.ndarray:
 
 def shortest_decimal(number: Any) -> float:
     """Returns the number that a source most likely has for one in float32."""
-    if is_plain(np.asarray(number)):
+    if is_plain(number):
         return float(number)  # for 2**-23 a source has no decimal
     return float(str(np.float32(number)))
 

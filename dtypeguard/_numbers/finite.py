@@ -59,8 +59,7 @@ def not_finite(measures: Measures) -> tuple[Birth | None, Birth | None]:
         # Infinity may be a mask, but no program means NaN.
         if is_inexact(array) and np.isnan(array).any():
             nan_inputs.append(place)
-    wide_birth = _first_birth(graph, wide, wide_births, nan_inputs)
-    return birth, wide_birth
+    return birth, _first_birth(graph, wide, wide_births, nan_inputs)
 
 
 def _first_birth(
@@ -87,21 +86,21 @@ def _first_birth(
             stacks[equation.number] = equation.stack
     if not stacks:
         return None
-    first = min(stacks)
-    return Birth(first, stacks[first])
+    number, stack = min(stacks.items())
+    return Birth(number, stack)
 
 
 def count_births(measures: Measures, arrays: Sequence[Leaf]) -> int:
     """Returns how often wide types make a value that is not finite of values that are."""
     plan = plans.wide(measures.program)
-    _, births = _counts(measures, plan, arrays=arrays)
+    _, births = _counts(measures, plan, Noted(), arrays)
     return sum(births.values())
 
 
 def _counts(
     measures: Measures,
     plan: plans.WidthPlan,
-    followed: Noted | None = None,
+    followed: Noted,
     arrays: Sequence[Leaf] | None = None,
 ) -> tuple[_Counts, _Counts]:
     """Returns how many elements of results are not finite, and how often that is new.

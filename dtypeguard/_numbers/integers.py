@@ -16,15 +16,15 @@ from jax import lax
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
-from .._leaves.types import Aval, DType, Leaf
+from .._leaves.types import DType, Leaf
 from .._program.graph import Equation, Graph
 from .._program.jaxprs import is_literal, value_kind
 from .._program.program import Block, Node
 from .._tracebacks.written import Written
 from . import primitives
-from .evaluate import evaluate
+from .evaluate import as_dtype, evaluate
 from .nodes import Noted
-from .primitives import is_inexact, is_key
+from .primitives import is_inexact, is_integer, is_key
 from .program import NumericProgram
 
 # The lowest bits of their results follow from the lowest bits of what they are given, so
@@ -107,7 +107,7 @@ def watched(program: NumericProgram) -> Watched:
             passed = flow.passed(value)
             used.extend(inputs.difference(passed))
         # Floats among these become integers.
-        if _is_integer(flow.avals[value]):
+        if is_integer(flow.avals[value]):
             made_bits.extend(inputs)
     # All arithmetic of hashed numbers is meant to wrap.
     for value in range(len(flow.avals)):  # sources come first
@@ -126,7 +126,7 @@ class _Flow(Graph):
     """Follows results that may wrap, and narrowed floats, to where they are used.
 
     Attributes:
-        deciding: the values that tell which branch is taken, or how often a loop turns.
+        deciding: the values that tell which branch is taken.
     """
 
     def __init__(self, block: Block):
@@ -138,8 +138,8 @@ class _Flow(Graph):
         return super().visit_cond(node, operands)
 
     def condition(self, block, arguments):
-        results = self.block(block, arguments)
-        self.deciding.extend(results)
+        # A graph leaves it out, and the numbers that it compares are used.
+        self.block(block, arguments)
 
     def passed(self, value: int) -> Sequence[int]:
         """Returns the values whose numbers are in another one, as they are or wrapped."""
@@ -166,10 +166,10 @@ def _passes(equation: Equation) -> bool:
     operands = [var.aval for var in eqn.invars]
     results = [var.aval for var in eqn.outvars]
     if equation.primitive == "convert_element_type":
-        return _is_integer(operands[0]) == _is_integer(results[0])
+        return is_integer(operands[0]) == is_integer(results[0])
     if primitives.moves(eqn, operands, results):
         return True
-    if _is_integer(results[0]):
+    if is_integer(results[0]):
         return equation.primitive in _MODULAR
     # Equal numbers stay equal.
     if not is_inexact(results[0]):
@@ -194,16 +194,12 @@ def _may_wrap(equation: Equation) -> bool:
         return False
     eqn = equation.stack[0]
     result = eqn.outvars[0].aval
-    if not _is_integer(result):
+    if not is_integer(result):
         return False
     if equation.primitive == "convert_element_type":
         operand = eqn.invars[0].aval
         return value_kind(operand) != "bool"
     return equation.primitive in _MODULAR
-
-
-def _is_integer(value: Aval) -> bool:
-    return value_kind(value) in ("int", "uint")
 
 
 def _fit(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
@@ -238,8 +234,7 @@ def _compared_exactly(
     wide_operands = list(operands)
     places = range(len(operands))
     for place in places[_OF_NUMBERS[node.name]]:
-        wide = lax.convert_element_type(operands[place], np.float64)
-        wide_operands[place] = wide
+        wide_operands[place] = as_dtype(operands[place], np.float64)
     if node.name == "convert_element_type":
         exact = jnp.trunc(wide_operands[0])
     else:

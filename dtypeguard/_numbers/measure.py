@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ class Inputs(NamedTuple):
         sizes: what the error of each is relative to; infinity where it does not count.
     """
 
-    arrays: list[Leaf]
+    arrays: Sequence[Leaf]
     exact: list[Leaf]
     sizes: list[float]
 
@@ -75,7 +75,7 @@ class Measures:
         raises: whether the program raised in a narrow dtype; what it gives counts as NaN.
         shares: the share of each line in the squared error, as far as it was measured.
         notes: what is noted as written: decisions, and what `watched` says.
-        given: those whose decisions other runs follow; None if it returns ints and bools
+        given: those whose decisions other runs follow; none if it returns ints and bools
             alone, or if wide types are finite only without, as a logarithm of a negative
             number.
         left_out: the outputs whose errors do not count.
@@ -88,7 +88,7 @@ class Measures:
         self.lines = len(program.lines)
         avals = program.jaxpr.out_avals
         self.outputs = measured(avals)
-        self.are_floats = any(is_inexact(aval) for aval in avals)
+        self.are_floats = any(map(is_inexact, avals))
         self.raises = False
         self.before_run: Callable[[], None] = lambda: None
         self.notes = Noted()
@@ -102,7 +102,7 @@ class Measures:
             # No line is to blame for a conversion of numbers that fit.
             if loses is not None and not loses.any():
                 node.rounds = False
-        self.given: Noted | None = None
+        self.given = Noted()
         self.left_out: Sequence[int] = ()
         self.shares: dict[int, float] = {}
         self._errors: dict[frozenset[int], float] = {}
@@ -119,7 +119,7 @@ class Measures:
         sizes = [size_of(array) or 1.0 for array in exact]
         for number in self.left_out:
             sizes[number] = math.inf
-        return Inputs(list(arrays), exact, sizes)
+        return Inputs(arrays, exact, sizes)
 
     @functools.cached_property
     def total(self) -> float:
@@ -134,9 +134,9 @@ class Measures:
         if self.are_floats and not self.raises:
             self.given = self.notes
         exact = self._outputs(())
-        if self.given is None or all(jnp.isfinite(array).all() for array in exact):
+        if not self.given or all(jnp.isfinite(array).all() for array in exact):
             return exact
-        self.given = None
+        self.given = Noted()
         undecided = self._outputs(())
         for array, exact_array in zip(undecided, exact):
             is_finite = jnp.isfinite(exact_array)
@@ -300,7 +300,7 @@ class Measures:
         """Returns the error if only this line rounds, or a bound of next to nothing."""
         return self.error([number])
 
-    def _outputs(self, rounding: Iterable[int]) -> list[Leaf]:
+    def _outputs(self, rounding: Collection[int]) -> list[Leaf]:
         """Returns the measured outputs where some lines round."""
         plan = plans.rounding(self.program, rounding)
         probes = Probes(followed=self.given)

@@ -4,7 +4,7 @@ What a plan says of an equation is a rule of its own: `WideLines` here has lines
 source wide, and `ByPlan` of `_autocast` what a file names.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -107,16 +107,13 @@ class WideLines(Propagation[bool]):
         self,
         program: NumericProgram,
         is_wide: Callable[[Node, bool], bool],
-        is_given_wide: bool = False,
     ):
         super().__init__(program.size)
         self.program = program
         self._is_wide = is_wide
-        self._is_given_wide = is_given_wide
 
-    def plan(self) -> WidthPlan:
-        """Returns the plan."""
-        is_wide = self._is_given_wide
+    def plan(self, is_wide: bool = False) -> WidthPlan:
+        """Returns the plan, with the inputs wide or not."""
         arguments = []
         for aval in self.program.jaxpr.in_avals:
             arguments.append(is_wide and is_inexact(aval))
@@ -175,19 +172,18 @@ def wide(program: NumericProgram) -> WidthPlan:
     return rounding(program, ())
 
 
-def rounding(program: NumericProgram, lines: Iterable[int]) -> WidthPlan:
+def rounding(program: NumericProgram, lines: Collection[int]) -> WidthPlan:
     """Returns a plan by which some lines round their results, and the rest is wide.
 
     Args:
         program: the program.
         lines: the numbers of these lines; 0 may stand for the inputs.
     """
-    rounded_lines = set(lines)
     entries = np.full(program.size, WIDE, np.int8)
     for node in program.block.all_nodes():
-        if node.line in rounded_lines:
+        if node.line in lines:
             entries[node.number] = ROUNDED
-    is_wide_given = program.formats.narrow is None or 0 not in rounded_lines
+    is_wide_given = program.formats.narrow is None or 0 not in lines
     return WidthPlan(entries, is_wide_given, is_rounding=True)
 
 
@@ -221,7 +217,7 @@ def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> 
         return True
 
     is_given = program.formats.narrow is not None and 0 in lines
-    return WideLines(program, is_wide, is_given).plan()
+    return WideLines(program, is_wide).plan(is_given)
 
 
 def _asks_for_narrow(program: NumericProgram, node: Node) -> bool:

@@ -57,6 +57,11 @@ def is_inexact(value: Leaf) -> bool:
     return value_kind(value) in ("float", "complex")
 
 
+def is_integer(value: Leaf) -> bool:
+    """Returns whether a value holds integers, and no bools."""
+    return value_kind(value) in ("int", "uint")
+
+
 def measured(avals: Sequence[Aval]) -> list[int]:
     """Returns the places of outputs to measure: the floating ones, or all numbers."""
     floats = []

@@ -14,7 +14,7 @@ from .._program.program import Node
 from .arithmetic import Value, wide_form
 from .integers import Watched, otherwise
 from .nodes import Noted
-from .primitives import OF_OWN_DTYPES, SELECTS
+from .primitives import OF_OWN_DTYPES, SELECTS, is_integer
 
 _VALUES = ForeignNames("eq ne lt le gt ge sign floor ceil round")
 
@@ -30,18 +30,18 @@ class Probes:
         noted: gets what is noted; None if nothing is.
         note: returns what is noted of a result, of it and its operands. Without it the
             decisions are noted.
-        followed: the decisions that the run follows; None if it makes its own.
+        followed: the decisions that the run follows; others it makes itself.
         watched: the equations of which more is noted than decisions.
         changed: the number of an equation whose results that do not fit are others.
     """
 
     noted: Noted | None = None
     note: Callable[[Leaf, Sequence[Leaf]], Leaf | None] | None = None
-    followed: Noted | None = None
+    followed: Noted = dataclasses.field(default_factory=Noted)
     watched: Watched | None = None
     changed: int | None = None
 
-    def empty(self, followed: Noted | None) -> "Probes":
+    def empty(self, followed: Noted) -> "Probes":
         """Returns the same probes with nothing noted yet."""
         noted = None if self.noted is None else {}
         return dataclasses.replace(self, noted=noted, followed=followed)
@@ -60,13 +60,10 @@ class Probes:
 
     def followed_at(self, node: Node) -> Leaf | None:
         """Returns the decision to follow at an equation."""
-        followed = self.followed or {}
-        return followed.get((node.number, DECISION))
+        return self.followed.get((node.number, DECISION))
 
-    def followed_inside(self, node: Node) -> Noted | None:
+    def followed_inside(self, node: Node) -> Noted:
         """Returns the decisions to follow inside of a loop or of branches."""
-        if self.followed is None:
-            return None
         first = node.inner[0].first
         numbers = range(first, node.number)
         followed = Noted()
@@ -103,7 +100,7 @@ class Probes:
         """Notes the results of an equation, if these are noted."""
         if self.note is None:
             return
-        wide_operands = [wide_form(operand) for operand in operands]
+        wide_operands = list(map(wide_form, operands))
         for place, result in enumerate(results):
             # A constant that is rounded as written has made nothing yet.
             wide_result = wide_form(result)
@@ -138,7 +135,7 @@ def _decided_place(node: Node) -> int | None:
         return 0
     indices = []
     for place, var in enumerate(node.eqn.outvars):
-        if value_kind(var.aval) in ("int", "uint"):
+        if is_integer(var.aval):
             indices.append(place)
     if len(indices) != 1:
         return None

@@ -155,7 +155,7 @@ class Run(Walk[Any]):
         return groups._replace(carry=carry, scanned=scanned)
 
     def _inside(
-        self, node: Node, block: Block, arguments: Sequence[Value], followed: Noted | None
+        self, node: Node, block: Block, arguments: Sequence[Value], followed: Noted
     ) -> tuple[list[Leaf], Noted]:
         """Returns the results of a body or a branch, and what is noted of it."""
         probes = self.probes.empty(followed)

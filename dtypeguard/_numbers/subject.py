@@ -87,16 +87,15 @@ class Subject:
         self.f = f
         self._x64 = x64
         self.given = self.other(args, kwargs or {})
-        check_arrays("audit_precision", "args", list(self.given.arrays))
+        arrays = list(self.given.arrays)
+        check_arrays("audit_precision", "args", arrays)
         # Under a trace there are no values to run with.
-        if any(isinstance(leaf, Tracer) for leaf in self.given.arrays):
+        if any(isinstance(leaf, Tracer) for leaf in arrays):
             raise TypeError(
                 "audit_precision needs values and got tracers: call it outside of jax.jit, "
                 "jax.grad and other transformations, with the transformed function."
             )
-        is_abstract = any(
-            isinstance(leaf, jax.ShapeDtypeStruct) for leaf in self.given.arrays
-        )
+        is_abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in arrays)
         self.has_values = not is_abstract
 
     def other(self, args: Args, kwargs: Mapping[str, PyTree]) -> SplitTree:
@@ -142,7 +141,7 @@ class Subject:
                 sibling = beside_trace(program, run.arrays_of, arrays, siblings)
         # Of integers alone nothing rounds.
         paths = []
-        if any(is_inexact(aval) for aval in avals_in(program)):
+        if any(map(is_inexact, avals_in(program))):
             places = measured(program.out_avals)
             paths = [outputs[place] for place in places]
         traces = SecondTraces(wide, sibling)

@@ -14,7 +14,7 @@ from .evaluate import of_mesh
 def at_turn(notes: Any, turn: Leaf) -> Any:
     """Returns the part of all notes that is of one turn."""
 
-    def row(rows: Leaf) -> Leaf:
+    def row(rows):
         with of_mesh(rows):
             return lax.dynamic_index_in_dim(rows, turn, keepdims=False)
 
@@ -24,7 +24,7 @@ def at_turn(notes: Any, turn: Leaf) -> Any:
 def zeros_like(shapes: Any, *room: int) -> Any:
     """Returns notes of zeros, with room for so many turns."""
 
-    def zeros(note: Leaf) -> Leaf:
+    def zeros(note):
         shape = (*room, *note.shape)
         return jnp.zeros(shape, note.dtype)
 
@@ -34,7 +34,7 @@ def zeros_like(shapes: Any, *room: int) -> Any:
 def put_at_turn(notes: Any, turn_notes: Any, turn: Leaf) -> Any:
     """Returns notes with those of one turn."""
 
-    def put(rows: Leaf, row: Leaf) -> Leaf:
+    def put(rows, row):
         return lax.dynamic_update_index_in_dim(rows, row, turn, 0)
 
     return jax.tree.map(put, notes, turn_notes)

@@ -15,8 +15,9 @@ def size_of(array: Leaf) -> float:
     if not is_inexact(array):
         return float(array.size)
     numbers = _in_float64(array)
-    numbers = np.where(np.isfinite(numbers), numbers, 0)
-    return _norm_of(numbers)
+    is_finite = np.isfinite(numbers)
+    finite_numbers = np.where(is_finite, numbers, 0)
+    return _norm_of(finite_numbers)
 
 
 def distance(array: Leaf, exact: Leaf) -> float:
@@ -64,6 +65,7 @@ def _difference(array: Leaf, exact: Leaf) -> np.ndarray:
     numbers = _in_float64(array)
     exact_numbers = _in_float64(exact)
     is_equal = numbers == exact_numbers
-    are_nan = np.isnan(numbers) & np.isnan(exact_numbers)
+    are_nan = np.isnan(numbers)
+    are_nan &= np.isnan(exact_numbers)
     difference = numbers - exact_numbers
     return np.where(is_equal | are_nan, 0, difference)

@@ -14,10 +14,10 @@ FEW_DIGITS = 4
 
 def is_plain(value: np.ndarray) -> bool:
     """Returns whether a constant was probably meant as it is: few digits, or a limit."""
-    limit = float(jnp.finfo(value.dtype).max)
+    info = jnp.finfo(value.dtype)
+    limit = float(info.max)
     numbers = value.astype(np.float64)
-    numbers = np.abs(numbers)
-    is_limit = ~(numbers < limit)
+    is_limit = ~(abs(numbers) < limit)
     is_meant = is_limit | have_few_digits(numbers)
     return bool(is_meant.all())
 
@@ -46,9 +46,9 @@ def numbers_in_dtype(numbers: Any, dtype: DType) -> np.ndarray:
 def relative_change(numbers: np.ndarray, rounded: np.ndarray) -> np.ndarray:
     """Returns how far rounding has changed each of an array of numbers."""
     # A decay says what it leaves: 0.999 and 1 are as far apart as 0.001 and 0.
-    complement = np.abs(1 - numbers)
-    size = np.minimum(np.abs(numbers), complement)
-    difference = np.abs(rounded - numbers)
+    complement = abs(1 - numbers)
+    size = np.minimum(abs(numbers), complement)
+    difference = abs(rounded - numbers)
     with np.errstate(all="ignore"):
         change = difference / size
     # What is infinite was a mask before; 0 and 1 are in all dtypes.

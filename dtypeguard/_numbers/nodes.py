@@ -22,14 +22,14 @@ ROUNDINGS = frozenset([STOCHASTIC, REDUCE_PRECISION])
 WITHOUT_BLOCKS = ROUNDINGS | {COMPUTED, OWN, SAMPLE}
 
 # How the equations of a primitive are run; the others by their form.
-_RULES = {REDUCE_PRECISION: REDUCE_PRECISION}
+_PRIMITIVE_RULES = {REDUCE_PRECISION: REDUCE_PRECISION}
 for _rule, _names in (
     (CALL, primitives.CALLS),
     (OWN, primitives.AS_WRITTEN),
     (COMPUTED, primitives.COMBINES),
 ):
     for _name in _names:
-        _RULES[_name] = _rule
+        _PRIMITIVE_RULES[_name] = _rule
 
 # What a run notes, by the number of the equation and what it is (the place of a result, a
 # name); of a loop, with an axis for its turns.
@@ -59,7 +59,7 @@ def rule_of(node: Node, is_fixed: bool, formats: Formats) -> str:
     default = OWN if has_jaxprs else COMPUTED
     if node.rule not in (CALL, CLOSED):
         default = node.rule
-    return _RULES.get(node.name, default)
+    return _PRIMITIVE_RULES.get(node.name, default)
 
 
 def has_reference(eqn: Equation) -> bool:

@@ -63,7 +63,8 @@ class WidthPlan(NamedTuple):
         numbers = range(first, last + 1)
         entries = self.entries[first : last + 1]
         carried = map(self.carried.get, numbers)
-        return entries.tobytes(), tuple(carried), self.is_rounding, self.dtypes
+        key = (entries.tobytes(), *carried)
+        return key, self.is_rounding, self.dtypes
 
 
 PlanState = TypeVar("PlanState")
@@ -141,15 +142,6 @@ class WideLines(Propagation[bool]):
         return [False for _ in node.eqn.outvars]
 
     visit_sample = visit_own
-
-    def visit_rounding(self, node, values):
-        # In wide types it is left out, so that it behaves like any rounding.
-        if self.program.formats.is_own:
-            return self.visit_own(node, values)
-        return self.computed(node, values)
-
-    visit_reduce_precision = visit_rounding
-    visit_stochastic = visit_rounding
 
     def computed(self, node, values):
         if node.name in IN_PLACE:

@@ -59,8 +59,12 @@ class Line:
         for numbers, rounded in self.constants:
             changes = relative_change(numbers, rounded)
             place = np.argmax(changes)
-            changed.append((changes[place], numbers[place], rounded[place]))
-        change, number, rounded_number = max(changed, default=(0, 0, 0))
+            number = numbers[place]
+            rounded_number = rounded[place]
+            # All numbers that become 1 are as far off, relative to what they leave.
+            difference = abs(rounded_number - number)
+            changed.append((changes[place], difference, number, rounded_number))
+        change, _, number, rounded_number = max(changed, default=(0, 0, 0, 0))
         if not change:
             return None
         return float(number), float(rounded_number)

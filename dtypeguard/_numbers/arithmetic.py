@@ -152,7 +152,7 @@ class Arithmetic:
             form = wide_form
         return Rule(form, self.formats.widened, self.formats.widened)
 
-    def settled(self, value: Value, dtype: DType) -> Leaf:
+    def settled(self, value: Leaf, dtype: DType) -> Leaf:
         """Returns a value in a dtype, which XLA shall not leave out."""
         if value.dtype == dtype:
             return value

@@ -143,7 +143,7 @@ def first_bad_line(prepared: Prepared) -> Origin | None:
     """
     measures = prepared.measures
     runs = prepared.runs
-    if all(jnp.isfinite(array).all() for array in (*runs.written, *runs.own.exact)):
+    if all(np.isfinite(array).all() for array in (*runs.written, *runs.own.exact)):
         return None
     # Decisions as written may make finite what is not with others.
     wrong = []

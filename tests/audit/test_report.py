@@ -72,7 +72,7 @@ def test_many_leaves_of_one_cause_share_a_row():
     def step(carry):
         return jax.tree_util.tree_map(lambda x: x * np.float32(2), carry)  # all of them
 
-    layers = {f"w{n}": jnp.zeros(n + 1, BF16) for n in range(40)}
+    layers = {f"w{n}": np.zeros(n + 1, BF16) for n in range(40)}
     report = audit(step, {"mu": layers, "nu": layers})
     head, row, *_ = str(report).splitlines()
     assert head.startswith("audit: 80 leaves of the carry changed dtype")

@@ -10,13 +10,12 @@ import pytest
 from jax import lax
 
 import dtypeguard
-from tests.support.helpers import needs_numbers
+from tests.support.helpers import needs_numbers, normal
 from tests.support.hlo import optimized_hlo
 
 pytestmark = needs_numbers
 BF16, F32 = jnp.bfloat16, jnp.float32
-W = jax.random.normal(jax.random.key(0), (8, 8))
-X = jax.random.normal(jax.random.key(1), (4, 8))
+W, X = normal(0, 8, 8), normal(1, 4, 8)
 SOURCE = """
 import functools
 import jax.numpy as jnp

@@ -8,9 +8,9 @@ from jax import lax
 
 import dtypeguard
 from dtypeguard import Plan
+from tests.support.helpers import normal
 
-_KEYS = jax.random.split(jax.random.key(0), 3)
-_Q, _K, _V = (jax.random.normal(key, (6, 8)) for key in _KEYS)
+_Q, _K, _V = (normal(n, 6, 8) for n in range(3))
 # The last row is masked whole.
 _MASK = jnp.tril(jnp.ones((6, 6), bool)).at[5].set(False)
 _LEAST = jnp.finfo(jnp.float32).min

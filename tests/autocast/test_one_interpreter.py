@@ -15,11 +15,10 @@ from dtypeguard._numbers.formats import Formats
 from dtypeguard._numbers.program import NumericProgram
 from dtypeguard._numbers.run import run
 from dtypeguard._program.aligned import SecondTraces
-from tests.support.helpers import needs_numbers
+from tests.support.helpers import needs_numbers, normal
 
 pytestmark = needs_numbers
-_KEYS = jax.random.split(jax.random.key(0), 2)
-_W, _X = jax.random.normal(_KEYS[0], (8, 8)) / 3, jax.random.normal(_KEYS[1], (4, 8))
+_W, _X = normal(0, 8, 8) / 3, normal(1, 4, 8)
 _FLOAT32, _LEAST = jnp.dtype("float32"), jnp.finfo(jnp.float32).min
 
 

@@ -17,7 +17,7 @@ from tests.support.dtypes import BF16, F16, F32, F64, I32
 from tests.support.helpers import assert_same, needs_x64_scope, set_x64, types
 from tests.support.hlo import count_float64, optimized_hlo
 from tests.support.one_leaf import dict_leaf, transformation
-from tests.support.optimizer_sweep.catalog import entries
+from tests.support.optimizer_sweep.catalog import by_id
 
 FLOAT8 = jnp.float8_e4m3fn
 ALL_BF16 = Policy(compute_dtype=F32, state_dtype=BF16, rounding="stochastic")
@@ -419,7 +419,7 @@ ENTRIES = [
     pytest.param(
         entry, id=entry.id, marks=[pytest.mark.exhaustive] * (entry.id not in QUICK)
     )
-    for entry in entries()[0]
+    for entry in by_id().values()
     if entry.id in (*SOME, "dtypeguard.prodigy")
 ]
 

@@ -5,6 +5,7 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from jax import tree_util
@@ -74,7 +75,7 @@ def test_many_offending_leaves_share_a_line_by_types_and_pattern():
         widen = lambda x: x.astype(C64) if x.dtype == BF16 else x.astype(F32)
         return tree_util.tree_map(widen, carry), None
 
-    layers = {f"w{n}": jnp.ones(n + 1, BF16) for n in range(40)}
+    layers = {f"w{n}": np.ones(n + 1, BF16) for n in range(40)}
     carry = {"mu": [layers, layers], "count": I32(0)}
     with pytest.raises(DtypeDriftError) as error:
         jax.lax.scan(guard_step(body), carry, None, 3)

@@ -9,12 +9,12 @@ from jax import lax
 from dtypeguard import audit_precision
 from dtypeguard._numbers import plans
 from dtypeguard._numbers.run import Probes, run
-from tests.support.helpers import needs_numbers
+from tests.support.helpers import needs_numbers, normal
 from tests.support.plans_run import Planned, assert_same
 
 pytestmark = needs_numbers
 BF16, F32 = jnp.bfloat16, jnp.float32
-X, W = (jax.random.normal(jax.random.key(n), (5 - n, 4)) / (n + 1) for n in range(2))
+X, W = (normal(n, 5 - n, 4) / (n + 1) for n in range(2))
 
 
 def recurrent(x, w):
@@ -123,7 +123,7 @@ def crosses(x, y):
     return jnp.where(more > 0, jnp.log(more), -7.0)
 
 
-SLOPES = jax.random.normal(jax.random.key(1), (3, 3))
+SLOPES = normal(1, 3, 3)
 DECIDES = {
     "a solver that needs half of the turns": (solved, SLOPES, jnp.ones(3)),
     "a branch": (crosses, jnp.ones(3), jnp.array([-0.0018, 0.5, 1])),

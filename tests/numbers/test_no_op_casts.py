@@ -6,11 +6,11 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit_precision
-from tests.support.helpers import needs_numbers
+from tests.support.helpers import needs_numbers, normal
 
 pytestmark = needs_numbers
 BF16, F32 = jnp.bfloat16, jnp.float32
-X = jax.random.normal(jax.random.key(0), (64, 64), BF16)
+X = normal(0, 64, 64, dtype=BF16)
 
 
 def astype(h):

@@ -13,6 +13,7 @@ from tests.support.helpers import (
     HAS_X64_SCOPE,
     needs_explicit_x64,
     needs_numbers,
+    normal,
     set_explicit_x64,
     set_x64,
     some,
@@ -21,7 +22,7 @@ from tests.support.helpers import (
 pytestmark = [pytest.mark.third_party, needs_numbers]
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 X = jnp.linspace(0.1, 1, 4).astype(BF16)
-SQUARE = jax.random.normal(jax.random.key(0), (5, 5))
+SQUARE = normal(0, 5, 5)
 
 
 def test_what_draws_other_numbers_in_every_run_is_not_examined():

@@ -8,13 +8,13 @@ import pytest
 from jax import lax
 
 from dtypeguard import Policy, apply_updates, audit_precision, guard, guard_step
-from tests.support.helpers import needs_numbers
+from tests.support.helpers import needs_numbers, normal
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
 BF16, F32 = jnp.bfloat16, jnp.float32
 IN_FLOAT32 = Policy(compute_dtype=F32)
-X = jax.random.normal(jax.random.key(1), (16, 8), BF16)
-PARAMS = {"w": jax.random.normal(jax.random.key(0), (8, 4), BF16)}
+X = normal(1, 16, 8, dtype=BF16)
+PARAMS = {"w": normal(0, 8, 4, dtype=BF16)}
 
 
 def grads_of(params):

@@ -12,6 +12,7 @@ from tests.support.helpers import (
     need,
     needs_explicit_x64,
     needs_numbers,
+    normal,
     set_explicit_x64,
     set_x64,
     some,
@@ -19,7 +20,7 @@ from tests.support.helpers import (
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
 BF16, F32 = jnp.bfloat16, jnp.float32
-X = jax.random.normal(jax.random.key(0), (4, 4), BF16)
+X = normal(0, 4, 4, dtype=BF16)
 
 
 def total(x):

@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit_precision
+from tests.support import helpers
 from tests.support.helpers import needs_numbers
 from tests.support.references import cast
 
@@ -16,8 +17,7 @@ pytestmark = [pytest.mark.third_party, needs_numbers]
 BF16, F32 = jnp.bfloat16, jnp.float32
 
 
-def normal(seed, *shape):
-    return jax.random.normal(jax.random.key(seed), shape).astype(BF16)
+normal = functools.partial(helpers.normal, dtype=BF16)
 
 
 def off(made, exact):
@@ -157,8 +157,7 @@ def test_gradients_outside_of_float16_want_a_loss_scale_that_was_tried(loss):
 
 # Ints and bools that floats decide are counted: how many differ from wide ones.
 
-X = jax.random.normal(jax.random.key(0), (512, 32), BF16)
-W = jax.random.normal(jax.random.key(1), (32, 64), BF16) / 5
+X, W = normal(0, 512, 32), normal(1, 32, 64) / 5
 
 
 def scores(w, x):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import dtypeguard
-from tests.support.helpers import needs_numbers
+from tests.support.helpers import needs_numbers, normal
 
 pytestmark = needs_numbers
 
@@ -20,7 +20,7 @@ def three_lines(x):
     return jnp.log(x) / 3
 
 
-X = jax.random.normal(jax.random.key(0), (5, 7), jnp.bfloat16)
+X = normal(0, 5, 7, dtype=jnp.bfloat16)
 
 
 def test_the_error_needs_no_time():

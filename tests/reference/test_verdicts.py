@@ -9,14 +9,14 @@ from jax import lax
 from dtypeguard import audit_precision
 from dtypeguard.testing import check_precision
 from tests.support import references
-from tests.support.helpers import needs_numbers, set_x64
+from tests.support.helpers import needs_numbers, normal, set_x64
 from tests.support.products import as_on
 from tests.support.references import BF16, F32, compared
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
 # One of each kind; the benchmark has all.
 CASES = [*references.ROUNDING[0:5:2], *references.DIFFER[1:6:4], *references.OUTPUTS[:2]]
-X = jax.random.normal(jax.random.key(0), (8, 16))
+X = normal(0, 8, 16)
 
 
 def verdicts(f, args, reference):

@@ -15,7 +15,6 @@ from tests.support.helpers import OPTAX, assert_same, needs_x64_scope, set_x64, 
 from tests.support.hlo import optimized_hlo
 from tests.support.optimizer_sweep.catalog import by_id, entries
 
-ENTRIES, _ = entries()
 DTYPES = {"f32": (F32, F32), "bf16/f32": (BF16, F32)}
 
 pytestmark = [
@@ -42,15 +41,24 @@ DOZEN = {
     "dtypeguard.prodigy",
 }
 
-
-def _param(entry, *others, id=""):
-    marks = () if entry.id in DOZEN else pytest.mark.exhaustive
-    return pytest.param(entry, *others, id=f"{entry.id}{id}", marks=marks)
-
-
-every_entry = pytest.mark.parametrize("entry", [*map(_param, ENTRIES)])
-CHOSEN = [entry for entry in ENTRIES if entry.id in DOZEN]
+CHOSEN = [entry for entry in by_id().values() if entry.id in DOZEN]
 every_chosen = pytest.mark.parametrize("entry", CHOSEN, ids=lambda entry: entry.id)
+
+
+def pytest_generate_tests(metafunc):
+    """Gives other tests the dozen, and all where long tests run: to find them runs each."""
+    names = [name for name in ("entry", "dtypes") if name in metafunc.fixturenames]
+    if not names or metafunc.definition.get_closest_marker("parametrize"):
+        return
+    is_short = metafunc.config.option.markexpr == "not exhaustive"
+    cases = []
+    for entry in CHOSEN if is_short else entries()[0]:
+        values = (entry, DTYPES["f32"])[: len(names)]
+        marks = () if entry.id in DOZEN else pytest.mark.exhaustive
+        cases.append(pytest.param(*values, id=entry.id, marks=marks))
+    for entry in CHOSEN if "dtypes" in names else ():
+        cases.append(pytest.param(entry, DTYPES["bf16/f32"], id=f"{entry.id}-bf16"))
+    metafunc.parametrize(names, cases)
 
 
 class Loop:
@@ -141,7 +149,6 @@ def test_what_traces_bare_traces_guarded(entry):
             jax.eval_shape(jax.grad(bare), one)
 
 
-@every_entry
 def test_donation_from_the_first_step_on(entry):
     """No two leaves of the first carry share a buffer, and each step fills it again."""
     loop = guarded(entry)
@@ -150,7 +157,7 @@ def test_donation_from_the_first_step_on(entry):
     assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)
     expected = types(carry)
     assert types(jax.eval_shape(loop.traced, carry)) == expected
-    if entry in CHOSEN:
+    if entry.id in DOZEN:
         step = jax.jit(loop.step, donate_argnums=0)
         for _ in range(2):  # warnings are errors: none says that a buffer was not usable
             carry = step(carry)
@@ -159,7 +166,6 @@ def test_donation_from_the_first_step_on(entry):
         assert step._cache_size() == 1
 
 
-@every_entry
 def test_optimized_hlo_is_the_bare_one(entry):
     inputs = entry.inputs(F32, F32)
     # From the guarded first state: some bare ones start weakly typed and are stable later.
@@ -177,13 +183,6 @@ def test_optimized_hlo_is_the_bare_one(entry):
 
 
 @needs_x64_scope
-@pytest.mark.parametrize(
-    ("entry", "dtypes"),
-    [
-        *(_param(entry, DTYPES["f32"]) for entry in ENTRIES),
-        *(_param(entry, DTYPES["bf16/f32"], id="-bf16") for entry in CHOSEN),
-    ],
-)
 def test_blind_to_the_x64_flag(entry, dtypes):
     """The same bits with the flag on, and no 64-bit floating-point value in the step.
 
@@ -216,7 +215,7 @@ def test_blind_to_the_x64_flag(entry, dtypes):
 def test_no_guarded_update_needs_a_second_attempt_in_float32(x64):
     with warnings.catch_warnings(), set_x64(x64):
         warnings.simplefilter("error", DtypeGuardWarning)
-        for entry in ENTRIES:
+        for entry in entries()[0]:
             loop = guarded(entry)
             jax.eval_shape(loop.update, *loop.carry)
 

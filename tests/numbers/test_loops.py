@@ -123,7 +123,7 @@ def crosses(x, y):
     return jnp.where(more > 0, jnp.log(more), -7.0)
 
 
-SLOPES = normal(1, 3, 3)
+SLOPES = jnp.array([[-0.154, 0.0845, -0.136], [-0.155, 1.27, 0.148], [2.14, 1.0, -0.291]])
 DECIDES = {
     "a solver that needs half of the turns": (solved, SLOPES, jnp.ones(3)),
     "a branch": (crosses, jnp.ones(3), jnp.array([-0.0018, 0.5, 1])),

@@ -47,8 +47,8 @@ class Locked(NamedTuple):
             explained.update(cause.changes)
         followers = []
         for change in self.functions:
-            if change.moved_from:
-                before = ":".join(change.moved_from)
+            if change.has_moved:
+                before = ":".join(change.locked_function)
                 after = ":".join(change.function)
                 text.append(f"  {before} moved to {after}")
             if change.rows and change.function not in explained:

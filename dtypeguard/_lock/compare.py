@@ -35,19 +35,24 @@ class FunctionChange(NamedTuple):
 
     Attributes:
         function: the function.
+        locked_function: the same in the lock, with another name or file if it has moved.
         rows: a row for each kind of entries.
         added: the entries that are new, or of more calls.
         removed: the entries that are gone, or of fewer calls.
         unseen: the entries that are new.
-        moved_from: its other name, or its other file.
     """
 
     function: LockedFunction
+    locked_function: LockedFunction
     rows: list[ChangedRow]
     added: set[LockEntry]
     removed: set[LockEntry]
     unseen: set[LockEntry]
-    moved_from: LockedFunction | None = None
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether its name or its file is another one."""
+        return self.function != self.locked_function
 
     @property
     def lost_cast(self) -> bool:
@@ -94,41 +99,44 @@ def _changes_of_functions(
     missing = {name: locked[name] for name in locked if name not in functions}
     changes = []
     for function, entries in functions.items():
-        moved_from = None
+        locked_function = function
         if function not in locked:
-            moved_from = _moved_from(function, entries, missing)
+            locked_function = _function_before(function, entries, missing)
         # A function has moved to one place only.
-        missing.pop(moved_from or function, None)
-        before = locked.get(moved_from or function, LockEntries())
-        change = _function_change(function, before, entries)
-        change = change._replace(moved_from=moved_from)
-        if change.rows or moved_from:
+        missing.pop(locked_function, None)
+        before = locked.get(locked_function, LockEntries())
+        change = _function_change(function, locked_function, before, entries)
+        if change.rows or change.has_moved:
             changes.append(change)
     for function, before in missing.items():
-        change = _function_change(function, before, LockEntries())
+        change = _function_change(function, function, before, LockEntries())
         changes.append(change)
     return changes
 
 
-def _moved_from(
+def _function_before(
     function: LockedFunction, entries: LockEntries, missing: _Functions
-) -> LockedFunction | None:
+) -> LockedFunction:
     """Returns the missing function with the same name, or with the same entries."""
     # The name counts first: a function that moves to another file often changes as well.
     for candidate in missing:
         if candidate[1] == function[1]:
             return candidate
     for candidate, before in missing.items():
-        if not _function_change(function, before, entries).rows:
+        change = _function_change(function, candidate, before, entries)
+        if not change.rows:
             return candidate
-    return None
+    return function
 
 
 def _function_change(
-    function: LockedFunction, before: LockEntries, after: LockEntries
+    function: LockedFunction,
+    locked_function: LockedFunction,
+    before: LockEntries,
+    after: LockEntries,
 ) -> FunctionChange:
     """Returns the entries of more calls, and those of fewer, where they matter."""
-    change = FunctionChange(function, [], set(), set(), set())
+    change = FunctionChange(function, locked_function, [], set(), set(), set())
     unseen = after.keys() - before.keys()
     lost = before.keys() - after.keys()
     # All kinds but the last are of the forward pass, or products and sums.
@@ -148,8 +156,9 @@ def _function_change(
         change.added.update(added)
         change.removed.update(removed)
         # What changes in a backward pass follows from the forward one, if that changes.
-        follows = change.rows and kind in BACKWARD_KINDS
-        if (added or removed) and not follows:
+        if change.rows and kind in BACKWARD_KINDS:
+            continue
+        if added or removed:
             row = ChangedRow(kind, _texts(removed), _texts(added))
             change.rows.append(row)
     return change

@@ -160,8 +160,9 @@ class Computation:
         if self._computes or self._products or not self._casts or len(takes) > 1:
             return OTHER
         # A cast of a constant tells nothing, nor does one to the dtype of its operand.
-        changes_type = takes and takes != gives
-        return CAST if changes_type else None
+        if not takes or takes == gives:
+            return None
+        return CAST
 
     def _text_of_flow(self, takes: set[str], gives: set[str]) -> str:
         """Returns the types of operands and results, and of its sums where these differ."""

@@ -102,9 +102,9 @@ def _text_of_cause(cause: LockCause) -> list[str]:
     """Returns a cause in lines of text: where it is, its source, and what changed there."""
     file, name = cause.function or ("", "")
     # What is gone from a function has no line.
-    places = list(map(str, cause.lines)) or [file]
-    place = ", ".join(places)
-    text = [f"  {place}: {name}".rstrip()]
+    place = ", ".join(map(str, cause.lines)) or file
+    head = f"  {place}: {name}"
+    text = [head.rstrip()]
     for line in cause.lines:
         text.append(f"      {line.code}")
     text += _table_of_rows(cause.changes)

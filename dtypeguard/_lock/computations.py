@@ -122,7 +122,8 @@ class Computation:
         code, instruction = self.chain[0]
         positions = list(code.co_positions())
         # An instruction has two bytes, and one entry in the positions.
-        line, *_ = positions[instruction // 2]
+        index = instruction // 2
+        line, *_ = positions[index]
         # Instructions that the compiler adds have no line.
         return line_in(code, line or code.co_firstlineno)
 
@@ -131,20 +132,21 @@ class Computation:
         """The lines of a lock; none if it only counts."""
         entries = []
         for text in self._products:
-            entries.append(LockEntry(PRODUCT, text))
+            entry = self._entry(PRODUCT, text)
+            entries.append(entry)
         takes = _type_names(self.takes.values())
         gives = _type_names(self.gives.values())
         kind_of_flow = self._kind_of_flow(takes, gives)
         if kind_of_flow is not None:
             text = self._text_of_flow(takes, gives)
-            entries.append(LockEntry(kind_of_flow, text))
-        if not self.is_backward:
-            return entries
-        backward = []
-        for entry in entries:
-            kind_of_entry = _BACKWARD.get(entry.kind, MIRRORED)
-            backward.append(LockEntry(kind_of_entry, entry.text))
-        return backward
+            entry = self._entry(kind_of_flow, text)
+            entries.append(entry)
+        return entries
+
+    def _entry(self, kind: str, text: str) -> LockEntry:
+        if self.is_backward:
+            kind = _BACKWARD.get(kind, MIRRORED)
+        return LockEntry(kind, text)
 
     def _kind_of_flow(self, takes: set[str], gives: set[str]) -> str | None:
         """Returns what it does beside products; None if there is nothing to tell."""
@@ -174,6 +176,7 @@ class Computation:
         if self._sums and not is_of_one_type:
             types_of_sums = one_text(self._sums)
             text += f" in {types_of_sums}"
+        # Without operands it begins with the arrow.
         return text.strip()
 
 
@@ -224,7 +227,8 @@ def _own_calls(stack: Stack, homes: Collection[str]) -> tuple[Chain, bool]:
 
 def _connect(graph: Graph, maker_of: dict[int, Computation]) -> None:
     """Notes the values that go from one call to another, or out of the program."""
-    outside = Computation(("", ""), (), is_backward=False)
+    nowhere = ("", "")
+    outside = Computation(nowhere, (), is_backward=False)
     uses = [(outside, value) for value in graph.outputs]
     for result, equation in graph.made_by.items():
         user = maker_of.get(result, outside)

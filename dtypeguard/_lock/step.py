@@ -103,7 +103,8 @@ def lock_of(
     with set_x64(x64), warnings_ignored():
         carry = carry_of(owner, step).without_arguments()
         try:
-            program = trace(lambda: Call(step, carry, args, dict(kwargs)))
+            call = Call(step, carry, args, dict(kwargs))
+            program = trace(lambda: call)
         except TraceFailed as failed:
             # The step's own error says what is wrong with it.
             raise failed.__cause__ or failed from None
@@ -113,7 +114,8 @@ def lock_of(
     # Thousands of equations come from a few functions.
     @functools.cache
     def function_of(code: CodeType) -> LockedFunction:
-        return _name_of_file(code.co_filename, folder), function_name(code)
+        file = _name_of_file(code.co_filename, folder)
+        return file, function_name(code)
 
     code = _code_of_step(step)
     name = carry.step

@@ -103,8 +103,8 @@ def lock_of(
     with set_x64(x64), warnings_ignored():
         carry = carry_of(owner, step).without_arguments()
         try:
-            call = Call(step, carry, args, dict(kwargs))
-            program = trace(lambda: call)
+            call_of_step = Call(step, carry, args, dict(kwargs))
+            program = trace(lambda: call_of_step)
         except TraceFailed as failed:
             # The step's own error says what is wrong with it.
             raise failed.__cause__ or failed from None

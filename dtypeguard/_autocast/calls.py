@@ -3,7 +3,7 @@
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from .._carry.modules import (
 from .._carry.split import SplitTree
 from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, NNXObject, PyTree
-from .._program.aligned import Alignment, SecondTraces, beside_trace, sibling_dtypes
+from .._program.aligned import SecondTraces, beside_trace, sibling_dtypes
 
 # A Python number may decide what is traced.
 _STATIC_NUMBERS = (bool, int, float, complex)
@@ -40,23 +40,6 @@ class TracedResult(NamedTuple):
 
     tree: SplitTree
     objects: list[NNXObject]
-
-
-class _LaterAlignment(Alignment):
-    """An alignment that is made when a rule asks for it.
-
-    A second trace costs as much as the first, and most programs ask for nothing.
-    """
-
-    def __init__(self, align: Callable[[], Alignment]):
-        super().__init__()
-        self._made = functools.cache(align)
-
-    def follows(self, eqn):
-        return self._made().follows(eqn)
-
-    def asks_for_result(self, eqn):
-        return self._made().asks_for_result(eqn)
 
 
 class WholeCall:
@@ -94,11 +77,9 @@ class WholeCall:
             results, _ = self._run(arrays)
             return results
 
-        def align() -> Alignment:
-            dtypes = sibling_dtypes(self.arrays)
-            return beside_trace(program, run, self.arrays, dtypes)
-
-        return SecondTraces(sibling=_LaterAlignment(align))
+        dtypes = sibling_dtypes(self.arrays)
+        align = functools.partial(beside_trace, program, run, self.arrays, dtypes)
+        return SecondTraces(align_sibling=align)
 
     def _run(self, arrays: Sequence[Leaf]) -> tuple[list[Leaf], TracedResult]:
         args, kwargs = gathered(self._arguments.merged(arrays))

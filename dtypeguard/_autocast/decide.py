@@ -5,6 +5,7 @@ What moves numbers keeps the dtype that they have, and sums are as written. What
 asks for stays, and so does what a narrow dtype would lose.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from .._numbers.program import NumericProgram
 from .._program.jaxprs import (
     PRODUCTS as PRODUCT_NAMES,
     Variable,
-    loop_parts,
+    split_operands,
     value_kind,
 )
 from .._program.program import CLOSED, Node
@@ -184,9 +185,9 @@ class ByPlan(Propagation[PlannedType]):
         if node.rule != "scan":
             return values
         # The cotangent of what the turns share is added up in its dtype.
-        count = loop_parts(node.eqn).consts
-        shared = _widest_of_each(values[:count], node.eqn.invars)
-        return shared + values[count:]
+        _, shared, carry, scanned = split_operands(node.eqn, values)
+        shared = _widest_of_each(shared, node.eqn.invars)
+        return [*shared, *carry, *scanned]
 
     def inside(self, block, arguments):
         results = self.block(block, arguments)
@@ -453,6 +454,7 @@ def is_floating(value: Any) -> bool:
     return value_kind(value) == "float"
 
 
+@functools.cache
 def is_narrower(dtype: DType, reference_dtype: DType) -> bool:
     """Returns whether a dtype has fewer bits than another one of its kind."""
     return 0 < bits(dtype) < bits(reference_dtype)

@@ -144,7 +144,7 @@ class Subject:
         if any(map(is_inexact, avals_in(program))):
             places = measured(program.out_avals)
             paths = [outputs[place] for place in places]
-        traces = SecondTraces(wide, sibling)
+        traces = SecondTraces(wide, lambda: sibling)
         return Traced(program, paths, traces, has_double, outputs)
 
 

@@ -7,7 +7,8 @@ source asks for.
 
 import collections
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.dtypes import bits, dtype_of, kind
-from .._leaves.types import Aval, Equation, Jaxpr, Leaf
+from .._leaves.types import Equation, Jaxpr, Leaf
 from .jaxprs import (
     PRODUCTS,
     Variable,
@@ -37,6 +38,22 @@ Retype = Mapping[np.dtype, np.dtype]
 _UseKey = tuple[int, int]
 
 
+class _Source(NamedTuple):
+    """Where a value of a jaxpr comes from.
+
+    Attributes:
+        casts: the conversions that lead to it, in order.
+        value: the number or array that they convert, if it is a constant.
+    """
+
+    casts: tuple[Equation, ...] = ()
+    value: Leaf | None = None
+
+
+# Of an argument, and of the result of an equation that is no conversion.
+_COMPUTED = _Source()
+
+
 def sibling_dtypes(arrays: Sequence[Leaf]) -> Retype:
     """Returns dtypes for a second trace in which the floating arguments move.
 
@@ -44,8 +61,10 @@ def sibling_dtypes(arrays: Sequence[Leaf]) -> Retype:
     first trace by chance, as float16 and bfloat16 give float32.
     """
     dtypes = {dtype_of(array) for array in arrays}
-    sibling = _FLOAT16 if _BFLOAT16 in dtypes else _BFLOAT16
-    siblings: dict[np.dtype, np.dtype] = {}
+    sibling = _BFLOAT16
+    if sibling in dtypes:
+        sibling = _FLOAT16
+    siblings = {}
     for dtype in dtypes - {sibling}:
         if kind(dtype) == "float" and bits(dtype) >= 16:
             siblings[dtype] = sibling
@@ -102,12 +121,13 @@ class Alignment:
         self.second = second
         # Kept, since its equations are told by their identity.
         self._first = first
-        self._jaxprs: set[int] = set()
+        self._jaxprs = set()
         self._partners: dict[int, Equation] = {}
         self._constants: dict[_UseKey, np.ndarray] = {}
         self._intended: dict[_UseKey, np.ndarray] = {}
         self._moves: dict[int, bool] = {}
-        self._ends = collections.defaultdict[int, set[int]](set)
+        self._sources: dict[Variable, _Source] = {}
+        self._ends = collections.defaultdict(set)
         if first is not None and second is not None:
             self._align(first, second)
 
@@ -175,55 +195,82 @@ class Alignment:
         if id(jaxpr) in self._jaxprs:  # the calls of one function share it
             return
         self._jaxprs.add(id(jaxpr))
-        trace = _Trace(first)
-        second_trace = _Trace(second)
-        for key, steps in trace.steps.items():
-            second_steps = second_trace.steps.get(key, [])
+        steps_by_key = self._steps_by_key(first)
+        second_steps_by_key = self._steps_by_key(second)
+        for key, steps in steps_by_key.items():
+            second_steps = second_steps_by_key.get(key, [])
             if len(second_steps) != len(steps):  # nothing tells which is which
                 continue
             for eqn, partner in zip(steps, second_steps):
                 self._partners[id(eqn)] = partner
-                operands = map(trace.use, eqn.invars)
-                second_operands = map(second_trace.use, partner.invars)
-                self._compare(eqn, operands, second_operands)
+                self._compare(eqn, eqn.invars, partner.invars)
                 inner_jaxprs = _inner_jaxprs(eqn)
                 # Most equations have none, and each has many parameters to look through.
                 if inner_jaxprs:
-                    pairs = zip(inner_jaxprs, _inner_jaxprs(partner))
-                    for inner, second_inner in pairs:
+                    second_inner_jaxprs = _inner_jaxprs(partner)
+                    for inner, second_inner in zip(inner_jaxprs, second_inner_jaxprs):
                         self._align(inner, second_inner)
-        second_variables = open_jaxpr(second).outvars
+        second_outputs = open_jaxpr(second).outvars
         # A function may return another tree for other dtypes.
-        if len(jaxpr.outvars) == len(second_variables):
-            outputs = map(trace.use, jaxpr.outvars)
-            self._compare(jaxpr, outputs, map(second_trace.use, second_variables))
+        if len(jaxpr.outvars) == len(second_outputs):
+            self._compare(jaxpr, jaxpr.outvars, second_outputs)
+
+    def _steps_by_key(self, jaxpr: Jaxpr) -> Mapping[object, list[Equation]]:
+        """Returns the equations by what they are but for dtypes, and notes sources."""
+        opened = open_jaxpr(jaxpr)
+        arrays = getattr(jaxpr, "consts", ())
+        for var, array in zip(opened.constvars, arrays):
+            self._sources[var] = _Source(value=array)
+        steps_by_key = collections.defaultdict(list)
+        for eqn in opened.eqns:
+            if _is_float_cast(eqn):
+                source = self._source(eqn.invars[0])
+                casts = (*source.casts, eqn)
+                self._sources[eqn.outvars[0]] = source._replace(casts=casts)
+            else:
+                key = _alignment_key(eqn)
+                steps_by_key[key].append(eqn)
+        return steps_by_key
+
+    def _source(self, var: Variable) -> "_Source":
+        if is_literal(var):
+            value = np.asarray(var.val, var.aval.dtype)
+            return _Source(value=value)
+        return self._sources.get(var, _COMPUTED)
 
     def _compare(
         self,
         user: Equation | Jaxpr,
-        uses: "Iterable[_Use]",
-        second_uses: "Iterable[_Use]",
+        variables: Sequence[Variable],
+        second_variables: Sequence[Variable],
     ) -> None:
         """Compares what an equation, or the caller of a jaxpr, gets in the two traces."""
-        for place, (use, second) in enumerate(zip(uses, second_uses)):
-            kinds = {value_kind(use.aval), value_kind(second.aval)}
+        pairs = zip(variables, second_variables)
+        for place, (var, second_var) in enumerate(pairs):
+            source = self._source(var)
+            second = self._source(second_var)
+            if source is second:  # the results of two equations tell nothing
+                continue
+            kinds = {value_kind(var.aval), value_kind(second_var.aval)}
             if kinds != {"float"}:
                 continue
+            root = var
             root_user = user
-            if use.casts:
+            if source.casts:
                 # The conversion is what uses the root.
-                root_user = use.casts[0]
+                root_user = source.casts[0]
+                root = root_user.invars[0]
                 place = 0
-                last_cast = id(use.casts[-1])
-                self._moves[last_cast] = use.aval.dtype != second.aval.dtype
+                last_cast = id(source.casts[-1])
+                self._moves[last_cast] = var.aval.dtype != second_var.aval.dtype
             # In the first trace this cast would change nothing, so JAX left it out.
-            if len(second.casts) == len(use.casts) + 1:
+            if len(second.casts) == len(source.casts) + 1:
                 target = second.casts[0].outvars[0].aval
-                if target.dtype == use.root.aval.dtype:
+                if target.dtype == root.aval.dtype:
                     self._ends[id(root_user)].add(place)
-            if use.value is not None and second.value is not None:
+            if source.value is not None and second.value is not None:
                 key = (id(root_user), place)
-                self._compare_constants(key, use.value, second.value)
+                self._compare_constants(key, source.value, second.value)
 
     def _compare_constants(self, key: _UseKey, value: Leaf, second_value: Leaf) -> None:
         if value is second_value and np.size(value) > 1:
@@ -247,60 +294,20 @@ class SecondTraces:
 
     Attributes:
         wide: beside that of float32 arguments, which tells constants as they were meant.
-        sibling: beside that of other dtypes, which tells what follows the arguments.
+        align_sibling: makes `sibling`, when a rule asks for it.
     """
 
     wide: Alignment = NO_ALIGNMENT
-    sibling: Alignment = NO_ALIGNMENT
+    align_sibling: Callable[[], Alignment] = Alignment
+
+    @functools.cached_property
+    def sibling(self) -> Alignment:
+        """It beside that of other dtypes, which tells what follows the arguments."""
+        # A second trace costs as much as the first, and most programs ask for nothing.
+        return self.align_sibling()
 
 
 NO_TRACES = SecondTraces()
-
-
-class _Use(NamedTuple):
-    """An operand of an equation, or an output.
-
-    Attributes:
-        aval: its abstract value.
-        casts: the conversions that lead to it, in order.
-        root: the variable that these convert.
-        value: that of the root, if it is a constant.
-    """
-
-    aval: Aval
-    casts: list[Equation]
-    root: Variable
-    value: Leaf | None
-
-
-class _Trace:
-    """The equations of a jaxpr, by what they are but for dtypes, and its values."""
-
-    def __init__(self, jaxpr: Jaxpr):
-        opened = open_jaxpr(jaxpr)
-        self.steps = collections.defaultdict[object, list[Equation]](list)
-        self._casts: dict[Variable, Equation] = {}
-        for eqn in opened.eqns:
-            if _is_float_cast(eqn):
-                self._casts[eqn.outvars[0]] = eqn
-            else:
-                self.steps[_alignment_key(eqn)].append(eqn)
-        arrays = getattr(jaxpr, "consts", ())
-        self._constants = dict(zip(opened.constvars, arrays))
-
-    def use(self, var: Variable) -> _Use:
-        """Returns a variable with where its value comes from."""
-        root = var
-        casts = []
-        while not is_literal(root) and root in self._casts:
-            cast = self._casts[root]
-            casts.insert(0, cast)
-            root = cast.invars[0]
-        if is_literal(root):
-            value = np.asarray(root.val, root.aval.dtype)
-        else:
-            value = self._constants.get(root)
-        return _Use(var.aval, casts, root, value)
 
 
 def _is_float_cast(eqn: Equation) -> bool:

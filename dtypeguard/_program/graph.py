@@ -51,15 +51,17 @@ class Constant:
     @property
     def value(self) -> Leaf | None:
         """Its number or array, if the jaxpr holds that."""
-        block = self.user if isinstance(self.user, Block) else self.user.block
+        block = self.user
+        if isinstance(block, Node):
+            block = block.block
         return block.constant(self.variable)
 
     @property
     def returned_by(self) -> Jaxpr | None:
         """The jaxpr of the function inside that returns it: no equation has its line."""
-        if not isinstance(self.user, Block) or not self.user.stack:
-            return None
-        return open_jaxpr(self.user.jaxpr)
+        if isinstance(self.user, Block) and self.user.stack:
+            return open_jaxpr(self.user.jaxpr)
+        return None
 
 
 class Graph(Walk[int]):
@@ -90,13 +92,14 @@ class Graph(Walk[int]):
         self.same: dict[int, list[int]] = {}
         self.constants: dict[int, Constant] = {}
         self._unshared = math.inf
-        self._shared: dict[Jaxpr, tuple[list[int], list[int]]] = {}
-        if isinstance(program, Block):
-            block = program
-        else:
+        self._shared = {}
+        block = program
+        if not isinstance(block, Block):
             block = Block(program)
-            sizes = [len(inner.eqns) for inner in all_jaxprs(program)]
-            self._unshared = max(_MOST_UNSHARED, _MOST_FOLD * sum(sizes))
+            size = 0
+            for inner in all_jaxprs(program):
+                size += len(inner.eqns)
+            self._unshared = max(_MOST_UNSHARED, _MOST_FOLD * size)
         variables = open_jaxpr(block.jaxpr).invars
         if arguments is not None:
             # JAX puts what a function closes over first.
@@ -139,7 +142,7 @@ class Graph(Walk[int]):
 
     def origins(self, value: int) -> list[int]:
         """Returns the values that a value may be, past calls, loops and branches."""
-        origins: list[int] = []
+        origins = []
         for source in self.behind([value], self.same_as):
             if source not in self.same:
                 origins.append(source)
@@ -147,23 +150,20 @@ class Graph(Walk[int]):
 
     def dependencies(self, value: int) -> int:
         """Returns the inputs that a value depends on, as the bits of an integer."""
-        return self._dependencies.get(value, 0)
+        return self._dependencies[value]
 
     @functools.cached_property
-    def _dependencies(self) -> dict[int, int]:
-        bits_of = {value: 1 << value for value in self.inputs}
-        has_changed = True
-        while has_changed:  # a second pass only where a loop feeds values back
-            has_changed = False
-            for value in range(len(self.avals)):  # sources come first
-                before = bits_of.get(value, 0)
-                after = before
+    def _dependencies(self) -> list[int]:
+        dependencies = [0] * len(self.avals)
+        for value in self.inputs:
+            dependencies[value] = 1 << value
+        before = []
+        while dependencies != before:  # a second pass only where a loop feeds values back
+            before = list(dependencies)
+            for value in range(len(dependencies)):  # sources come first
                 for source in self.sources(value):
-                    after |= bits_of.get(source, 0)
-                if after != before:
-                    bits_of[value] = after
-                    has_changed = True
-        return bits_of
+                    dependencies[value] |= dependencies[source]
+        return dependencies
 
     # How it is made
 
@@ -177,7 +177,7 @@ class Graph(Walk[int]):
     def enter(self, block, arguments):
         # Counted when it is entered, so that deep calls share what is inside early enough.
         self._unshared -= len(block.nodes)
-        values: dict[Variable, int] = {}
+        values = {}
         # A closed-over value gets its number where it is used first.
         first = len(block.inputs) - len(arguments)
         for var, value in zip(block.inputs[first:], arguments):
@@ -235,9 +235,10 @@ class Graph(Walk[int]):
             for value, source in zip(entered, operands):
                 self.same[value].append(source)
             return self.left(node, results)
-        entered: list[int] = []
+        entered = []
         for var, value in zip(jaxpr.invars, operands):
-            entered.append(self._new(var.aval, [value]))
+            source = self._new(var.aval, [value])
+            entered.append(source)
         results = self.block(block, entered)
         self._shared[jaxpr] = (entered, results)
         return self.left(node, results)

@@ -44,37 +44,6 @@ def value_kind(value: Leaf) -> str | None:
     return kind(getattr(value, "dtype", None))
 
 
-class LoopParts(NamedTuple):
-    """The body of a `scan` or `while`, and the number of operands in each group.
-
-    Attributes:
-        body: its closed jaxpr.
-        of_condition: the constants of the condition, which come first.
-        consts: the constants of the body.
-        carried: what the body returns for its next turn. The rest is scanned.
-    """
-
-    body: Jaxpr
-    of_condition: int
-    consts: int
-    carried: int
-
-
-def loop_parts(eqn: Equation) -> LoopParts:
-    """Returns the groups of a loop's operands."""
-    # Told by shapes: the parameters that say so have other names in other releases.
-    params = eqn.params
-    body = params.get("jaxpr") or params["body_jaxpr"]
-    opened = open_jaxpr(body)
-    count = len(opened.invars)
-    of_condition = len(eqn.invars) - count
-    scanned = _count_scanned(eqn.invars[of_condition:], opened.invars)
-    rows = _count_scanned(eqn.outvars, opened.outvars)
-    carried = len(eqn.outvars) - rows
-    consts = count - scanned - carried
-    return LoopParts(body, of_condition, consts, carried)
-
-
 class LoopOperands(NamedTuple, Generic[_T]):
     """The operands of a loop in their groups.
 
@@ -93,14 +62,19 @@ class LoopOperands(NamedTuple, Generic[_T]):
 
 def split_operands(eqn: Equation, operands: Sequence[_T]) -> LoopOperands[_T]:
     """Returns the operands of a loop in their groups."""
-    parts = loop_parts(eqn)
-    first = parts.of_condition + parts.consts
-    last = first + parts.carried
+    # Told by shapes: the parameters that say so have other names in other releases.
+    params = eqn.params
+    body = open_jaxpr(params.get("jaxpr") or params["body_jaxpr"])
+    first_shared = len(eqn.invars) - len(body.invars)
+    rows = _count_scanned(eqn.outvars, body.outvars)
+    scanned = _count_scanned(eqn.invars[first_shared:], body.invars)
+    first_scanned = len(operands) - scanned
+    first_carried = first_scanned - len(eqn.outvars) + rows
     return LoopOperands(
-        of_condition=list(operands[: parts.of_condition]),
-        shared=list(operands[parts.of_condition : first]),
-        carry=list(operands[first:last]),
-        scanned=list(operands[last:]),
+        of_condition=list(operands[:first_shared]),
+        shared=list(operands[first_shared:first_carried]),
+        carry=list(operands[first_carried:first_scanned]),
+        scanned=list(operands[first_scanned:]),
     )
 
 
@@ -122,16 +96,10 @@ def manual_axes(eqn: Equation) -> Collection[str]:
     return params["manual_axes"]
 
 
-def jaxprs_in(params: object) -> list[Jaxpr]:
+def jaxprs_in(params: dict[str, Any]) -> list[Jaxpr]:
     """Returns the jaxprs among the parameters of an equation, also in tuples."""
-    if isinstance(params, dict):
-        params = params.values()
-    elif not isinstance(params, (tuple, list)):
-        return [params] if hasattr(open_jaxpr(params), "eqns") else []
-    jaxprs: list[Jaxpr] = []
-    for param in params:
-        jaxprs.extend(jaxprs_in(param))
-    return jaxprs
+    leaves = jax.tree_util.tree_leaves(params)
+    return [leaf for leaf in leaves if hasattr(open_jaxpr(leaf), "eqns")]
 
 
 def all_jaxprs(jaxpr: Jaxpr) -> list[Jaxpr]:

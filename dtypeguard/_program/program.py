@@ -14,7 +14,7 @@ import numpy as np
 from .._leaves.types import Equation, Jaxpr, Leaf
 from .._tracebacks.written import Written
 from .aligned import NO_TRACES, SecondTraces
-from .jaxprs import Stack, Variable, expanded, is_literal, jaxprs_in, loop_parts, open_jaxpr
+from .jaxprs import Stack, Variable, expanded, is_literal, jaxprs_in, open_jaxpr
 
 # The forms of equations, by what runs in their place. Loops, branches and shards are named
 # as their primitives. A closed one has jaxprs that say how it computes, or none.
@@ -33,7 +33,7 @@ def form_of(eqn: Equation) -> tuple[str, Sequence[Jaxpr]]:
     name = eqn.primitive.name
     params = eqn.params
     if name == SCAN:
-        return name, [loop_parts(eqn).body]
+        return name, [params["jaxpr"]]
     if name == WHILE:
         return name, [params["body_jaxpr"], params["cond_jaxpr"]]
     if name == COND:
@@ -110,7 +110,7 @@ class Node:
     @functools.cached_property
     def inner(self) -> "Sequence[Block]":
         """The blocks that run in its place."""
-        blocks: list[Block] = []
+        blocks = []
         _, jaxprs = self._form_and_jaxprs
         # Each place has blocks of its own.
         for jaxpr in jaxprs:
@@ -156,6 +156,7 @@ class Block:
         consts: the arrays that it holds.
         inputs: its variables, those of the arrays that it holds first.
         outputs: its results.
+        uses: how often each of its variables is used, once `drop_unused` has counted.
         number: its place in the order of the program, after all inside of it.
         first: the number of the first node inside of it.
         intended: the constants among the outputs as they were meant, by output.
@@ -174,15 +175,14 @@ class Block:
         self.consts: list[Leaf] = list(getattr(jaxpr, "consts", ()))
         self.inputs: list[Variable] = [*opened.constvars, *opened.invars]
         self.outputs: list[Variable] = list(opened.outvars)
+        self.uses = collections.defaultdict[Variable, int](int)
 
     @functools.cached_property
     def nodes(self) -> Sequence[Node]:
         """Its equations, in order."""
         # Made when a walk comes: functions that call each other would grow without end.
-        nodes: list[Node] = []
-        for eqn in open_jaxpr(self.jaxpr).eqns:
-            nodes.append(Node(eqn, self))
-        return nodes
+        eqns = open_jaxpr(self.jaxpr).eqns
+        return [Node(eqn, self) for eqn in eqns]
 
     @functools.cached_property
     def ends(self) -> Collection[int]:
@@ -199,15 +199,6 @@ class Block:
             return var.val
         return self._constants.get(var)
 
-    @functools.cached_property
-    def uses(self) -> collections.Counter[Variable]:
-        """How often each of its variables is used."""
-        counts = collections.Counter[Variable]()
-        for node in self.nodes:
-            counts.update(_without_literals(node.eqn.invars))
-        counts.update(_without_literals(self.outputs))
-        return counts
-
     def all_nodes(self) -> Iterator[Node]:
         """Yields its nodes and those inside of them, in the order of the program."""
         for node in self.nodes:
@@ -217,18 +208,19 @@ class Block:
 
     def drop_unused(self) -> None:
         """Drops nodes on which nothing depends, and notes what nothing uses after each."""
-        used = set(_without_literals(self.outputs))
-        live_nodes: list[Node] = []
+        for var in _without_literals(self.outputs):
+            self.uses[var] += 1
+        live_nodes = []
         for node in reversed(self.nodes):
             eqn = node.eqn
+            last = [var for var in eqn.outvars if var not in self.uses]
             # JAX keeps equations that nothing uses, and would compute them in each run.
-            if not eqn.effects and used.isdisjoint(eqn.outvars):
+            if len(last) == len(eqn.outvars) and not eqn.effects:
                 continue
-            last = [var for var in eqn.outvars if var not in used]
             for var in _without_literals(eqn.invars):
-                if var not in used:
-                    used.add(var)
+                if var not in self.uses:
                     last.append(var)
+                self.uses[var] += 1
             node.last = last
             live_nodes.append(node)
         live_nodes.reverse()

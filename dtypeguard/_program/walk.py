@@ -58,7 +58,7 @@ class Walk(Generic[_T]):
 
     def enter(self, block: Block, arguments: Sequence[_T]) -> dict[Variable, _T]:
         """Returns the first values of a block, by variable."""
-        values: dict[Variable, _T] = {}
+        values = {}
         for var, array in zip(block.inputs, block.consts):
             values[var] = self.constant(var, array)
         first = len(block.inputs) - len(arguments)
@@ -78,9 +78,10 @@ class Walk(Generic[_T]):
         variables: Sequence[Variable],
         values: dict[Variable, _T],
     ) -> list[_T]:
-        operands: list[_T] = []
+        operands = []
         for place, var in enumerate(variables):
-            operands.append(self.read(user, place, var, values))
+            operand = self.read(user, place, var, values)
+            operands.append(operand)
         return operands
 
     def read(
@@ -129,7 +130,7 @@ class Walk(Generic[_T]):
         of_condition, shared, first, scanned = split_operands(node.eqn, entered)
         carry = self.left(node, first)
         # What the body returns comes in again, until nothing new does.
-        results: list[_T] = []
+        results = []
         for attempt in itertools.count(1):
             results = self.inside(body, [*shared, *carry, *scanned])
             turns = zip(carry, results)
@@ -155,7 +156,8 @@ class Walk(Generic[_T]):
 
     def left(self, node: Node, values: list[_T], /) -> list[_T]:
         """Returns what leaves a loop, branches or shards, or comes round in a loop."""
-        crossed: list[_T] = []
+        crossed = []
         for value, var in zip(values, node.eqn.outvars):
-            crossed.append(self.crossing(value, var.aval))
+            result = self.crossing(value, var.aval)
+            crossed.append(result)
         return crossed

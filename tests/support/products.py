@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dtypeguard._program.jaxprs import loop_parts
+from dtypeguard._program.jaxprs import split_operands
 
 # Of the operands: bfloat16, and TF32.
 DIGITS = {"bfloat16": 7, "tensorfloat32": 10}
@@ -55,21 +55,19 @@ def _run(closed, digits, args):
 def _equation(eqn, digits, args):
     name, params = eqn.primitive.name, eqn.params
     if name == "scan":
-        body, _, consts, count = loop_parts(eqn)
+        _, shared, carry, xs = split_operands(eqn, args)
 
         def step(carry, xs):
-            made = _run(body, digits, [*args[:consts], *carry, *xs])
-            return made[:count], made[count:]
+            made = _run(params["jaxpr"], digits, [*shared, *carry, *xs])
+            return made[: len(carry)], made[len(carry) :]
 
-        carry, xs = args[consts : consts + count], args[consts + count :]
         carry, ys = lax.scan(step, carry, xs, params["length"], params["reverse"])
         return [*carry, *ys]
     if name == "while":
-        body, before, consts, _ = loop_parts(eqn)
-        test = lambda x: _run(params["cond_jaxpr"], digits, [*args[:before], *x])[0]
-        outside = args[before : before + consts]
-        turn = lambda x: _run(body, digits, [*outside, *x])
-        return lax.while_loop(test, turn, args[before + consts :])
+        before, shared, carry, _ = split_operands(eqn, args)
+        test = lambda x: _run(params["cond_jaxpr"], digits, [*before, *x])[0]
+        turn = lambda x: _run(params["body_jaxpr"], digits, [*shared, *x])
+        return lax.while_loop(test, turn, carry)
     if name == "cond":
         branches = [lambda *x, b=b: _run(b, digits, x) for b in params["branches"]]
         return lax.switch(args[0], branches, *args[1:])

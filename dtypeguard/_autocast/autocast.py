@@ -81,6 +81,8 @@ def autocast(
     checked = _checked_plan(plan, dtype)
     if f is None:
         return functools.partial(autocast, plan=checked)
+    if isinstance(f, (classmethod, staticmethod)):
+        return type(f)(autocast(f.__func__, checked))
     if not callable(f) or isinstance(f, type):
         raise TypeError(
             f"autocast got {shown(f)}. Give it a function of arrays first, and then a "

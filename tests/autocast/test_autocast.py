@@ -48,6 +48,23 @@ def test_signature_and_attributes():
     assert dots(functools.partial(Model(), scale=2.0), _W, _X) == [_NARROW]
 
 
+def test_above_a_static_or_class_method():
+    class Model:
+        @dtypeguard.autocast(dtype=jnp.bfloat16)
+        @staticmethod
+        def layer(w, x):
+            return x @ w
+
+        @dtypeguard.autocast(dtype=jnp.bfloat16)
+        @classmethod
+        def layer_of_class(cls, w, x):
+            return cls.layer(w, x)
+
+    for model in (Model, Model()):
+        for layer in (model.layer, model.layer_of_class):
+            assert dots(layer, _W, _X) == [_NARROW]
+
+
 def test_plan_by_path_and_name(tmp_path):
     Plan(jnp.bfloat16).save(tmp_path / "a.plan")
     for plan in (tmp_path / "a.plan", str(tmp_path / "a.plan"), "bfloat16", _BFLOAT16):

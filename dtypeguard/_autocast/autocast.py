@@ -82,7 +82,8 @@ def autocast(
     if f is None:
         return functools.partial(autocast, plan=checked)
     if isinstance(f, (classmethod, staticmethod)):
-        return type(f)(autocast(f.__func__, checked))
+        method = f.__func__
+        return type(f)(autocast(method, checked))
     if not callable(f) or isinstance(f, type):
         raise TypeError(
             f"autocast got {shown(f)}. Give it a function of arrays first, and then a "
@@ -108,7 +109,9 @@ def autocast(
 
 def _checked_plan(plan: _AnyPlan, dtype: DType) -> Plan:
     if (plan is None) == (dtype is None):
-        arguments = "neither a plan nor a dtype" if plan is None else "a plan and a dtype"
+        arguments = "a plan and a dtype"
+        if plan is None:
+            arguments = "neither a plan nor a dtype"
         raise TypeError(
             f"autocast got {arguments}. Write one of them: autocast(step, jnp.bfloat16), "
             'or autocast(step, "train.plan").'

@@ -120,19 +120,21 @@ class ByPlan(Propagation[PlannedType]):
     # Values
 
     def constant(self, var, array):
-        dtype = dtype_or_none(var.aval)
+        planned_type = PlannedType(dtype_or_none(var.aval))
         # A tracer has no numbers to look at, and an array of several hosts not all of them.
         if isinstance(array, Tracer) or not is_floating(var.aval):
-            return PlannedType(dtype)
+            return planned_type
         if not getattr(array, "is_fully_addressable", True):
-            return PlannedType(dtype)
+            return planned_type
         # Of an array, its greatest finite number counts.
-        numbers = np.abs(np.asarray(array, dtype))
-        greatest = np.max(numbers, initial=0, where=np.isfinite(numbers))
+        numbers = np.abs(np.asarray(array, planned_type.dtype))
+        is_finite = np.isfinite(numbers)
+        greatest = np.max(numbers, initial=0, where=is_finite)
         with np.errstate(all="ignore"):
-            narrow = np.asarray(greatest).astype(self._plan.narrow)
-        is_lost = greatest > 0 and narrow in (0, np.inf)
-        return PlannedType(dtype, frozenset([_LOST] if is_lost else []))
+            narrow = greatest.astype(self._plan.narrow)
+        if greatest > 0 and narrow in (0, np.inf):
+            return planned_type._replace(reasons=frozenset([_LOST]))
+        return planned_type
 
     def crossing(self, value, aval):
         if self._plan.default == ALL:
@@ -142,12 +144,11 @@ class ByPlan(Propagation[PlannedType]):
 
     def joined(self, values, attempt):
         dtypes = [value.dtype for value in values]
-        reasons = _reasons(values)
+        dtype = dtypes[-1]
         # In the first turns of a loop the body tells; then the wider of both.
-        if 0 < attempt < 3:
-            return PlannedType(dtypes[-1], reasons)
-        widest_dtype = max(dtypes, key=bits)
-        return PlannedType(widest_dtype, reasons)
+        if not 0 < attempt < 3:
+            dtype = max(dtypes, key=bits)
+        return PlannedType(dtype, _reasons(values))
 
     def entry_of(self, value, aval):
         if value.dtype == dtype_or_none(aval):
@@ -209,8 +210,9 @@ class ByPlan(Propagation[PlannedType]):
         if node.name not in _PASS_LOSSES:
             return results
         # A lost divisor makes the quotient large, and loses no number of it.
-        counted = values[:1] if node.name == "div" else values
-        if _LOST not in _reasons(counted):
+        if node.name == "div":
+            values = values[:1]
+        if _LOST not in _reasons(values):
             return results
         reasons = _reasons(results)
         return _with_reasons(results, reasons | {_LOST})
@@ -235,7 +237,7 @@ class ByPlan(Propagation[PlannedType]):
         eqn = node.eqn
         operands = avals_of(eqn.invars)
         results = avals_of(eqn.outvars)
-        kinds = set(map(value_kind, [*operands, *results]))
+        kinds = set(map(value_kind, operands + results))
         # A narrow dtype cannot count: bfloat16 has no 257.
         if node.name == "iota" or not kinds.isdisjoint(["complex", None]):
             return self._as_written
@@ -276,15 +278,20 @@ class ByPlan(Propagation[PlannedType]):
             return self._as_written(node, values)
         computes = Computes(dtype, result)
         self.entries[node.number] = self._entry_for(computes)
-        written_dtypes = map(dtype_or_none, avals_of(node.eqn.outvars))
-        return [PlannedType(computes.of(written)) for written in written_dtypes]
+        results = []
+        for var in node.eqn.outvars:
+            result_dtype = computes.of(dtype_or_none(var.aval))
+            results.append(PlannedType(result_dtype))
+        return results
 
     def _dtype_for(self, node: Node, values: PlannedTypes) -> DType | None:
         """Returns what an equation computes in by the plan; None if as written."""
         if not any(map(is_floating, avals_of(node.eqn.outvars))):
             return None
         entry = self._entry(node)
-        dtype = self._plan.narrow if entry is None else entry.dtype
+        dtype = self._plan.narrow
+        if entry is not None:
+            dtype = entry.dtype
         # To be wide harms nothing of what the source asks for.
         if not is_narrower(dtype, FLOAT32):
             return dtype
@@ -375,17 +382,18 @@ class ByPlan(Propagation[PlannedType]):
             return self._as_written(node, [])
         if not is_narrower(dtype, FLOAT32):
             return self._in_dtype(node, values, dtype)
-        result = node.eqn.outvars[0].aval.dtype
-        operands = avals_of(node.eqn.invars[:2])
-        widens = any(is_narrower(operand.dtype, result) for operand in operands)
-        # A product of narrow operands has a wide result where it asks for that. A gradient
-        # may be added up over devices.
-        # Without a type in the equation nothing was asked, which no second trace need tell.
-        is_typed = node.eqn.params["preferred_element_type"] is not None
-        is_wide = node.is_backward or widens or (is_typed and node.asks_for_result)
-        if not is_wide:
-            result = dtype
+        result = dtype
+        # A gradient may be added up over devices.
+        if node.is_backward or self._asks_for_result(node):
+            result = FLOAT32
         return self._in_dtype(node, values, dtype, result)
+
+    def _asks_for_result(self, node: Node) -> bool:
+        """Returns whether a product asks for a wide result, whatever its operands."""
+        # Without a type in the equation nothing was asked: no second trace need be made.
+        if node.eqn.params["preferred_element_type"] is None:
+            return False
+        return node.asks_for_result
 
 
 def precision_of_product(eqn: Equation) -> str:
@@ -394,18 +402,24 @@ def precision_of_product(eqn: Equation) -> str:
     "" if it asks for nothing.
     """
     setting = eqn.params.get("precision")
-    precisions = setting if isinstance(setting, tuple) else (setting,)
-    names: list[str] = []
-    for precision in precisions:
+    # There is one for each operand, or one for both.
+    if not isinstance(setting, tuple):
+        setting = [setting]
+    names = []
+    for precision in setting:
         name = str(getattr(precision, "name", precision)).lower()
         if precision is not None and name not in names:
             names.append(name)
-    return "" if names == ["default"] else "/".join(names)
+    if names == ["default"]:
+        return ""
+    return "/".join(names)
 
 
 def _float_dtypes(node: Node) -> set[DType]:
     """Returns the dtypes of the floating operands and results of an equation."""
-    avals = avals_of([*node.eqn.invars, *node.eqn.outvars])
+    eqn = node.eqn
+    variables = [*eqn.invars, *eqn.outvars]
+    avals = avals_of(variables)
     return {aval.dtype for aval in avals if is_floating(aval)}
 
 

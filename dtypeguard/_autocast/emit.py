@@ -5,24 +5,23 @@ and effects. One that computes as written is bound exactly as it stands, and so 
 loop or branches in which all is as written.
 """
 
+import contextlib
 import functools
 from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.extend import source_info_util
 
 from .._leaves.types import Aval, Jaxpr, Leaf
 from .._numbers.arithmetic import REFUSALS
 from .._numbers.evaluate import bind, bits_of, evaluate_in, of_mesh
-from .._numbers.nodes import WITHOUT_BLOCKS, rule_of
+from .._numbers.nodes import WITHOUT_BLOCKS, Interpreter, rule_of
 from .._numbers.program import number_nodes
 from .._program.aligned import NO_TRACES, SecondTraces
 from .._program.jaxprs import Variable, manual_axes, open_jaxpr, split_operands
 from .._program.program import CLOSED, WHILE, Block, Node
-from .._program.walk import Walk
 from .decide import (
     DECIDED,
     FLOAT32,
@@ -61,7 +60,7 @@ class Emitter:
 
     def __init__(self, plan: Plan):
         self.use = PlanUse(plan)
-        self.emitted: dict[object, Jaxpr] = {}
+        self.emitted = {}
 
     def emit(
         self,
@@ -108,7 +107,7 @@ def _note_rules(block: Block) -> None:
     block.drop_unused()
 
 
-class Emission(Walk[Leaf]):
+class Emission(Interpreter):
     """Emits one program under the current trace."""
 
     def __init__(self, rules: ByPlan, emitter: Emitter):
@@ -116,24 +115,19 @@ class Emission(Walk[Leaf]):
         self._plan = rules.width_plan
         self._call_operands = rules.call_operands
 
-    def constant(self, var, array):
-        return array if hasattr(array, "dtype") else np.asarray(array, var.aval.dtype)
-
     def enter(self, block, arguments):
         values = super().enter(block, arguments)
         widened = self._widen_shared(block, values, values.values())
         return dict(zip(values, widened))
 
-    def add_results(self, node, values):
+    @contextlib.contextmanager
+    def context(self, eqn):
         # With the line, the scopes and the mesh with which the equation was traced.
-        info = node.eqn.source_info
+        info = eqn.source_info
         names = source_info_util.current_name_stack() + info.name_stack
         line = source_info_util.user_context(info.traceback, name_stack=names)
-        with line, node.eqn.ctx.manager:
-            super().add_results(node, values)
-        # A value is gone as soon as nothing needs it: programs fill memory.
-        for var in node.last:
-            values.pop(var, None)
+        with line, eqn.ctx.manager:
+            yield
 
     def node(self, node, operands):
         if node.rule == CLOSED and node.name not in DECIDED:
@@ -149,7 +143,7 @@ class Emission(Walk[Leaf]):
         self, block: Block, variables: Iterable[Variable], values: Iterable[Leaf]
     ) -> list[Leaf]:
         """Widens narrow values of several uses, since their cotangents are added up."""
-        results: list[Leaf] = []
+        results = []
         for var, value in zip(variables, values):
             if block.uses[var] > 1:
                 value = _wide_but_rounded(value, var.aval)
@@ -183,7 +177,8 @@ class Emission(Walk[Leaf]):
         except REFUSALS:
             # The primitive takes no operands of this dtype.
             results = self.written(node, values)
-            return [to_dtype(x, computes.of(x.dtype)) for x in results]
+            dtypes = [computes.of(result.dtype) for result in results]
+            return list(map(to_dtype, results, dtypes))
 
     # What holds other equations
 
@@ -211,19 +206,21 @@ class Emission(Walk[Leaf]):
         return None
 
     def visit_cond(self, node, values):
-        branches: list[Jaxpr] = []
+        branches = []
         for block in node.inner:
-            branches.append(self._inner_jaxpr(node, block, values))
+            branch = self._inner_jaxpr(node, block, values)
+            branches.append(branch)
         params = {**node.eqn.params, "branches": tuple(branches)}
         return bind(node.eqn, values, params)
 
     def visit_scan(self, node, values):
         of_condition, shared, carry, scanned = split_operands(node.eqn, values)
         carry = self._settled(node, node.eqn.outvars, carry)
-        params: dict[str, Jaxpr] = {}
+        params = {}
         if node.rule == WHILE:
             operands = [*of_condition, *carry]
-            params["cond_jaxpr"] = self._inner_jaxpr(node, node.inner[1], operands)
+            condition = node.inner[1]
+            params["cond_jaxpr"] = self._inner_jaxpr(node, condition, operands)
         else:
             # The cotangents of what the turns share are added up.
             shared = _all_wide_but_rounded(node.eqn.invars, shared)
@@ -268,19 +265,20 @@ class Emission(Walk[Leaf]):
 
     def _inner_jaxpr(self, node: Node, block: Block, values: Sequence[Leaf]) -> Jaxpr:
         """Returns the jaxpr of a block of an equation, whose last operands it has."""
-        avals: list[Aval] = []
+        avals = []
         variables = block.inputs[len(block.consts) :]
-        operands = values[len(values) - len(variables) :]
+        first = len(values) - len(variables)
+        operands = values[first:]
         for var, value in zip(variables, operands):
             aval = var.aval
             if _is_in_other_dtype(value, aval):
                 aval = aval.update(dtype=value.dtype, weak_type=False)
             avals.append(aval)
-        part = self._plan.part(block.first, block.number)
-        carried = self._plan.carried.get(node.number)
+        # With the dtypes in which its results leave the equation.
+        part = self._plan.part(block.first, node.number)
         # An equal jaxpr of another identity would compile once more.
         opened = open_jaxpr(block.jaxpr)
-        key = (opened, tuple(avals), part, carried)
+        key = (opened, tuple(avals), part)
         emitted = self._emitter.emitted
         if len(emitted) > _MOST_EMITTED:
             emitted.clear()
@@ -301,14 +299,15 @@ class Emission(Walk[Leaf]):
         self, node: Node, variables: Sequence[Variable], values: Sequence[Leaf]
     ) -> list[Leaf]:
         """Brings results of an equation to the dtypes in which they leave it."""
-        results: list[Leaf] = []
+        results = []
         entries = self._plan.carried[node.number]
         for value, var, entry in zip(values, variables, entries):
             computes = self._plan.computes(entry)
             dtype = dtype_or_none(var.aval)
             if computes is not None:
                 dtype = computes.of(dtype)
-            results.append(to_dtype(value, dtype))
+            result = to_dtype(value, dtype)
+            results.append(result)
         return results
 
 

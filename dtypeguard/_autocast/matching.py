@@ -76,7 +76,7 @@ class PlanUse:
         self.notes: dict[str, None] = {}
         self.has_product = False
         self._entry_of_line: dict[PlanEntry, PlanEntry | None] = {}
-        self._matched: set[PlanEntry] = set()
+        self._matched = set()
 
     def note(self, stack: Stack, reason: str) -> None:
         """Notes a line that computes as written though the plan makes it narrow."""
@@ -92,8 +92,11 @@ class PlanUse:
             matching = [entry for entry in self.plan.entries if matches(entry, line)]
             self._matched.update(matching)
             # An entry of an expression is an exception from that of its function.
-            matching.sort(key=lambda entry: (bool(entry.expression), len(str(entry))))
-            self._entry_of_line[line] = matching[-1] if matching else None
+            self._entry_of_line[line] = max(
+                matching,
+                key=lambda entry: (bool(entry.expression), len(str(entry))),
+                default=None,
+            )
         return self._entry_of_line[line]
 
     def check(self) -> None:
@@ -103,7 +106,7 @@ class PlanUse:
             ValueError: names all that did not, with the nearest line of the program.
         """
         entries = self.plan.entries
-        rows: list[str] = []
+        rows = []
         for entry in entries:
             if entry in self._matched:
                 continue
@@ -120,10 +123,14 @@ class PlanUse:
 
     def _names_like(self, entry: PlanEntry) -> list[str]:
         """Returns the lines of the program, named as an entry names one."""
-        unnamed = {name: "" for name in ("expression", "scope") if not vars(entry)[name]}
-        names: set[str] = set()
+        unnamed = {}
+        for name in ("expression", "scope"):
+            if not vars(entry)[name]:
+                unnamed[name] = ""
+        names = set()
         for line in self._entry_of_line:
-            names.add(str(dataclasses.replace(line, **unnamed)))
+            like_entry = dataclasses.replace(line, **unnamed)
+            names.add(str(like_entry))
         return sorted(names)
 
 
@@ -158,4 +165,6 @@ def without_floats(text: str) -> str:
 class _FloatRemover(ast.NodeTransformer):
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         # An int is an axis or a size, by which expressions differ; a float is tuned.
-        return ast.Name(_ANY_NUMBER) if type(node.value) is float else node
+        if type(node.value) is float:
+            return ast.Name(_ANY_NUMBER)
+        return node

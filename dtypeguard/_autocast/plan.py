@@ -79,7 +79,7 @@ class PlanEntry:
 
     def lines(self) -> list[str]:
         """Returns the entry as TOML, with its figures as a comment."""
-        figures: list[str] = []
+        figures = []
         if self.error is not None:
             error = 100 * self.error
             figures.append(f"without it {error:.3g}% off")
@@ -156,11 +156,16 @@ class Plan:
             number = getattr(self, key)
             if number is not None:
                 # A loss is multiplied by the scale as it stands: no digit is left out.
-                digits = float(number) if key == "loss_scale" else f"{number:.4g}"
+                digits = f"{number:.4g}"
+                if key == "loss_scale":
+                    digits = float(number)
                 lines.append(f"{key} = {digits}")
         title = ""
         for entry in sorted(self.entries, key=lambda entry: entry.scope):
-            table = f"[scope.{quoted(entry.scope)}]" if entry.scope else "[entries]"
+            table = "[entries]"
+            if entry.scope:
+                scope = quoted(entry.scope)
+                table = f"[scope.{scope}]"
             if table != title:
                 lines += ["", table]
             title = table

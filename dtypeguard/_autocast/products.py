@@ -96,7 +96,7 @@ def _product_jaxpr(product: Product, avals: tuple[Aval, ...], _: object) -> Jaxp
 def _product_jvp(primals, tangents, *, product: Product, jaxpr: Jaxpr):
     # Rounded here, the narrow operands are what the backward pass keeps in memory.
     narrow = product.rounded(primals)
-    parts: list[Leaf] = []
+    parts = []
     for place, tangent in enumerate(tangents):
         if not isinstance(tangent, ad.Zero):
             operands = list(narrow)

@@ -1,5 +1,6 @@
 """A program as one graph of values, to be walked backwards."""
 
+import collections
 import dataclasses
 import functools
 import math
@@ -153,14 +154,14 @@ class Graph(Walk[int]):
         return self._dependencies[value]
 
     @functools.cached_property
-    def _dependencies(self) -> list[int]:
-        dependencies = [0] * len(self.avals)
+    def _dependencies(self) -> dict[int, int]:
+        dependencies = collections.defaultdict[int, int](int)
         for value in self.inputs:
             dependencies[value] = 1 << value
-        before = []
+        before = {}
         while dependencies != before:  # a second pass only where a loop feeds values back
-            before = list(dependencies)
-            for value in range(len(dependencies)):  # sources come first
+            before = dict(dependencies)
+            for value in range(len(self.avals)):  # sources come first
                 for source in self.sources(value):
                     dependencies[value] |= dependencies[source]
         return dependencies

@@ -81,6 +81,7 @@ def autocast(
     checked = _checked_plan(plan, dtype)
     if f is None:
         return functools.partial(autocast, plan=checked)
+    # The decorator of a method may stand above that of its kind or below it.
     if isinstance(f, (classmethod, staticmethod)):
         method = f.__func__
         return type(f)(autocast(method, checked))

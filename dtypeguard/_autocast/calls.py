@@ -63,7 +63,8 @@ class WholeCall:
             args = (function, *args)
         arguments = (args, kwargs)
         self._arguments = SplitTree(spread(arguments), _STATIC_NUMBERS)
-        self._objects = list(objects_by_path(arguments).values())
+        objects = objects_by_path(arguments)
+        self._objects = list(objects.values())
         self.arrays = self._arguments.arrays
 
     def trace(self) -> tuple[Jaxpr, TracedResult]:
@@ -84,11 +85,12 @@ class WholeCall:
     def _run(self, arrays: Sequence[Leaf]) -> tuple[list[Leaf], TracedResult]:
         args, kwargs = gathered(self._arguments.merged(arrays))
         # Before the call, after which an object may hold others.
-        objects = list(objects_by_path((args, kwargs)).values())
+        objects = objects_by_path((args, kwargs)).values()
         result = self._function(*args, **kwargs)
-        contents_after = [contents(node) for node in objects]
+        contents_after = list(map(contents, objects))
         tree = SplitTree((spread(result), contents_after), _CONSTANTS)
-        return tree.arrays, TracedResult(tree.emptied(), objects)
+        traced = TracedResult(tree.emptied(), list(objects))
+        return tree.arrays, traced
 
     def finish(self, traced: TracedResult, arrays: Sequence[Leaf]) -> PyTree:
         """Changes the objects in place, and returns the result with its arrays."""

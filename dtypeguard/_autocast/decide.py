@@ -179,8 +179,7 @@ class ByPlan(Propagation[PlannedType]):
             # A buffer that is donated has room for a result of its own dtype.
             results = _widest_of_each(results, node.eqn.outvars)
         # A call has the dtypes inside that its results leave in.
-        self.left(node, results)
-        return results
+        return self.left(node, results)
 
     def entering(self, node, values):
         if node.rule != "scan":
@@ -197,7 +196,7 @@ class ByPlan(Propagation[PlannedType]):
 
     # Equations
 
-    def visit_reduce_precision(self, node: Node, values: PlannedTypes) -> PlannedTypes:
+    def visit_reduce_precision(self, node, values):
         operand = node.eqn.invars[0].aval
         # That of `jax.checkpoint` has the bits of its operand, and rounds nothing.
         if node.eqn.params == bits_of(operand.dtype):
@@ -245,7 +244,9 @@ class ByPlan(Propagation[PlannedType]):
             return self._plain
         # `jax.export` has symbolic sizes, which can be equal, but have no order.
         is_larger = eqn.outvars[0].aval.size != eqn.invars[0].aval.size
-        if node.name in _SPREADS or (node.name == "broadcast_in_dim" and is_larger):
+        if node.name == "broadcast_in_dim" and is_larger:
+            return self._spread
+        if node.name in _SPREADS:
             return self._spread
         return self._moved
 
@@ -312,13 +313,14 @@ class ByPlan(Propagation[PlannedType]):
             # A product of narrow operands is as the source has it.
             return dtypes == {FLOAT32}
         if entry is None:
-            has_floats = any(map(is_floating, values))
-            is_single = dtypes <= {FLOAT32, self._plan.narrow}
-            if self._plan.default != ALL or not has_floats or not is_single:
+            if self._plan.default != ALL or not any(map(is_floating, values)):
                 return False
+            if not dtypes <= {FLOAT32, self._plan.narrow}:
+                return False
+        if node.name in primitives.OF_OWN_DTYPES:
+            return False
         # Other bits would be other draws.
-        is_draw = Written(node.stack).is_of_sampler
-        return not is_draw and node.name not in primitives.OF_OWN_DTYPES
+        return not Written(node.stack).is_of_sampler
 
     def _reason_to_stay(self, node: Node, values: PlannedTypes) -> str | None:
         """Returns why an equation stays as written though the plan makes it narrow."""

@@ -191,7 +191,8 @@ class Emission(Interpreter):
         emit = functools.partial(self._emitter.emit, default_entry=entry)
         inner = self._inner_jaxpr(node, node.inner[0], values)
         operand_types = self._call_operands[node.number]
-        function = OwnRule(node.eqn, inner, emit, operand_types).function()
+        rule = OwnRule(node.eqn, inner, emit, operand_types)
+        function = rule.function()
         return function(*values)
 
     def _entry_of_rule(self, node: Node) -> PlanEntry | None:
@@ -201,8 +202,9 @@ class Emission(Interpreter):
         """
         for inner in node.inner[0].all_nodes():
             entry = self._emitter.use.entry(inner.stack)
-            if entry is not None and not entry.expression:
-                return entry
+            if entry is None or entry.expression:
+                continue
+            return entry
         return None
 
     def visit_cond(self, node, values):
@@ -215,6 +217,7 @@ class Emission(Interpreter):
 
     def visit_scan(self, node, values):
         of_condition, shared, carry, scanned = split_operands(node.eqn, values)
+        # A loop takes its first carry in the dtypes in which the body returns one.
         carry = self._settled(node, node.eqn.outvars, carry)
         params = {}
         if node.rule == WHILE:
@@ -272,6 +275,7 @@ class Emission(Interpreter):
         for var, value in zip(variables, operands):
             aval = var.aval
             if _is_in_other_dtype(value, aval):
+                # No rounded number is a weak one: it would follow other operands.
                 aval = aval.update(dtype=value.dtype, weak_type=False)
             avals.append(aval)
         # With the dtypes in which its results leave the equation.
@@ -333,7 +337,8 @@ def _as_returned(array: Leaf, aval: Aval) -> Leaf:
         return array
     if not isinstance(array, jax.Array):
         array = jnp.asarray(array, aval.dtype)
-    if (array.dtype, jax.typeof(array).weak_type) == (aval.dtype, aval.weak_type):
+    is_weak = jax.typeof(array).weak_type
+    if array.dtype == aval.dtype and is_weak == aval.weak_type:
         return array
     # No public function makes a weak type, and the cast of one would count as the user's
     # own in an autocast around this one.
@@ -365,4 +370,6 @@ def _all_wide_but_rounded(
 
 
 def _is_in_other_dtype(value: Leaf, aval: Aval) -> bool:
-    return is_floating(aval) and value.dtype != aval.dtype
+    if not is_floating(aval):
+        return False
+    return value.dtype != aval.dtype

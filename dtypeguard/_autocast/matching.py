@@ -111,15 +111,17 @@ class PlanUse:
             if entry in self._matched:
                 continue
             row = f"  {entry}"
-            # Even a poor match shows how lines of this program are named.
             names = self._names_like(entry)
-            for name in difflib.get_close_matches(str(entry), names, 1, 0.1):
+            # Even a poor match shows how lines of this program are named.
+            nearest = difflib.get_close_matches(str(entry), names, n=1, cutoff=0.1)
+            for name in nearest:
                 row += f': the nearest there is "{name}"'
             rows.append(row)
         if rows:
-            count = f"{len(rows)} of {len(entries)} entries"
-            head = f"{count} of the plan match nothing in this program:"
-            raise PlanError("\n".join([head, *rows]))
+            count = len(rows)
+            head = f"{count} of {len(entries)} entries of the plan match nothing in this"
+            lines = [f"{head} program:", *rows]
+            raise PlanError("\n".join(lines))
 
     def _names_like(self, entry: PlanEntry) -> list[str]:
         """Returns the lines of the program, named as an entry names one."""
@@ -155,10 +157,11 @@ def matches(entry: PlanEntry, line: PlanEntry) -> bool:
 @functools.lru_cache(10_000)
 def without_floats(text: str) -> str:
     """Returns the text of an expression with `?`, any number, for each of its floats."""
+    text = text.strip()
     try:
-        tree = parse_quietly(text.strip().replace("?", _ANY_NUMBER))
+        tree = parse_quietly(text.replace("?", _ANY_NUMBER))
     except SyntaxError:
-        return text.strip()
+        return text
     return ast.unparse(_FloatRemover().visit(tree))
 
 

@@ -209,8 +209,8 @@ def _plan_of_data(data: dict[str, Any]) -> Plan:
     for key in _NUMBER_KEYS:
         # A program may have been infinitely far off.
         number = data.get(key, 0.0)
-        is_number = isinstance(number, (int, float)) and number >= 0
-        _require(is_number, key, number, "a number from 0 up, or take the line out")
+        is_usable = isinstance(number, (int, float)) and number >= 0
+        _require(is_usable, key, number, "a number from 0 up, or take the line out")
     fields = dict(data)
     del fields["version"]
     table_of_scope = fields.pop("scope", {})
@@ -232,7 +232,8 @@ def entries_of(dtype_of_key: Any, scope: str = "") -> Iterator[PlanEntry]:
         match = _KEY_OF_ENTRY.fullmatch(key)
         if match is None:
             name = quoted(key)
-            raise PlanError(f"the plan has the entry {name}. Write {_FORM_OF_ENTRY}.")
+            message = f"the plan has the entry {name}. Write {_FORM_OF_ENTRY}."
+            raise PlanError(message)
         _check_choice(quoted(key), dtype, _PLAN_DTYPES)
         file, function, expression = match.groups("")
         place = f"{file}:{function}"
@@ -250,4 +251,5 @@ def _check_choice(key: str, value: object, choices: Collection[str]) -> None:
 
 def _require(is_usable: bool, key: str, value: object, form: str) -> None:
     if not is_usable:
+        # Quoted as Python does: the value may be of any type that TOML has.
         raise PlanError(f"the plan has {key} = {value!r}. Write {form}.")

@@ -64,7 +64,8 @@ class Product(NamedTuple):
 
     def rounded(self, operands: Sequence[Leaf]) -> list[Leaf]:
         """Returns operands in the dtype to which the product rounds them."""
-        return [as_dtype(jnp.asarray(operand), self.dtype) for operand in operands]
+        arrays = map(jnp.asarray, operands)
+        return [as_dtype(array, self.dtype) for array in arrays]
 
 
 def multiply(product: Product, operands: Sequence[Leaf]) -> Leaf:
@@ -89,8 +90,9 @@ def _product_jaxpr(product: Product, avals: tuple[Aval, ...], _: object) -> Jaxp
     closed = jax.make_jaxpr(product.compute)(*avals)
     # Other lines of the user's share this jaxpr, so its equations have no line themselves.
     no_source = source_info_util.new_source_info()
-    eqns = [eqn.replace(source_info=no_source) for eqn in closed.jaxpr.eqns]
-    return closed.replace(jaxpr=closed.jaxpr.replace(eqns=eqns))
+    jaxpr = closed.jaxpr
+    eqns = [eqn.replace(source_info=no_source) for eqn in jaxpr.eqns]
+    return closed.replace(jaxpr=jaxpr.replace(eqns=eqns))
 
 
 def _product_jvp(primals, tangents, *, product: Product, jaxpr: Jaxpr):
@@ -115,7 +117,9 @@ def _transposed(cotangent, *operands, product: Product, place: int, jaxpr: Jaxpr
     linear = operands[place].aval
     narrow_linear = linear.update(dtype=product.dtype, weak_type=False)
     narrow_product = product._replace(result=product.dtype)
-    rounded = product.rounded([cotangent, operands[1 - place]])
+    other_operand = operands[1 - place]
+    rounded = product.rounded([cotangent, other_operand])
+    # JAX knows the layouts of all products and convolutions; only dtypes differ.
     transpose = _transpose_jaxpr(
         narrow_product, place, narrow_linear, _operand_types(rounded), _context()
     )

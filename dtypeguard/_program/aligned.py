@@ -51,7 +51,7 @@ class _Source(NamedTuple):
 
 
 # Of an argument, and of the result of an equation that is no conversion.
-_COMPUTED = _Source()
+_NOT_CONVERTED = _Source()
 
 
 def sibling_dtypes(arrays: Sequence[Leaf]) -> Retype:
@@ -128,7 +128,7 @@ class Alignment:
         self._moves: dict[int, bool] = {}
         self._sources: dict[Variable, _Source] = {}
         self._ends = collections.defaultdict(set)
-        if first is not None and second is not None:
+        if first is not None:
             self._align(first, second)
 
     # What it tells
@@ -224,9 +224,11 @@ class Alignment:
         steps_by_key = collections.defaultdict(list)
         for eqn in opened.eqns:
             if _is_float_cast(eqn):
-                source = self._source(eqn.invars[0])
+                (operand,) = eqn.invars
+                (result,) = eqn.outvars
+                source = self._source(operand)
                 casts = (*source.casts, eqn)
-                self._sources[eqn.outvars[0]] = source._replace(casts=casts)
+                self._sources[result] = source._replace(casts=casts)
             else:
                 key = _alignment_key(eqn)
                 steps_by_key[key].append(eqn)
@@ -236,7 +238,7 @@ class Alignment:
         if is_literal(var):
             value = np.asarray(var.val, var.aval.dtype)
             return _Source(value=value)
-        return self._sources.get(var, _COMPUTED)
+        return self._sources.get(var, _NOT_CONVERTED)
 
     def _compare(
         self,

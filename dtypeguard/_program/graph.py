@@ -206,9 +206,11 @@ class Graph(Walk[int]):
     def computed(self, node, operands):
         first = len(self.avals)
         equation = Equation(node.name, operands, node.stack, node.number, first)
-        results = [self._new(var.aval) for var in node.eqn.outvars]
-        for value in results:
+        results = []
+        for var in node.eqn.outvars:
+            value = self._new(var.aval)
             self.made_by[value] = equation
+            results.append(value)
         return results
 
     visit_custom_linear_solve = computed
@@ -228,7 +230,8 @@ class Graph(Walk[int]):
     def visit_call(self, node, operands):
         block = node.inner[0]
         if self._unshared > 0:
-            return self.left(node, self.block(block, operands))
+            results = self.block(block, operands)
+            return self.left(node, results)
         # Its inside is that of all calls of its jaxpr.
         jaxpr = open_jaxpr(block.jaxpr)
         if jaxpr in self._shared:

@@ -64,7 +64,8 @@ def split_operands(eqn: Equation, operands: Sequence[_T]) -> LoopOperands[_T]:
     """Returns the operands of a loop in their groups."""
     # Told by shapes: the parameters that say so have other names in other releases.
     params = eqn.params
-    body = open_jaxpr(params.get("jaxpr") or params["body_jaxpr"])
+    closed_body = params.get("jaxpr") or params["body_jaxpr"]
+    body = open_jaxpr(closed_body)
     first_shared = len(eqn.invars) - len(body.invars)
     rows = _count_scanned(eqn.outvars, body.outvars)
     scanned = _count_scanned(eqn.invars[first_shared:], body.invars)
@@ -137,7 +138,8 @@ def expanded(eqn: Equation) -> Jaxpr | None:
 
         def run(*operands):
             arguments = jax.tree_util.tree_unflatten(operation.in_tree, operands)
-            return jax.tree_util.tree_leaves(operation.expand(*arguments))
+            results = operation.expand(*arguments)
+            return jax.tree_util.tree_leaves(results)
 
         avals = [var.aval for var in eqn.invars]
         try:

@@ -114,7 +114,8 @@ class Node:
         _, jaxprs = self._form_and_jaxprs
         # Each place has blocks of its own.
         for jaxpr in jaxprs:
-            blocks.append(Block(jaxpr, self.stack, self.block.traces))
+            block = Block(jaxpr, self.stack, self.block.traces)
+            blocks.append(block)
         return blocks
 
     # Plans ask for these again and again.
@@ -143,7 +144,9 @@ class Node:
     def is_asked(self) -> bool:
         """Whether the source asks for the target of this conversion."""
         # The source first: the second trace may have to be made.
-        return Written(self.stack).is_explicit and self.follows is not True
+        if not Written(self.stack).is_explicit:
+            return False
+        return self.follows is not True
 
 
 class Block:
@@ -172,9 +175,9 @@ class Block:
         self.jaxpr = jaxpr
         self.stack = stack
         self.traces = traces
-        self.consts: list[Leaf] = list(getattr(jaxpr, "consts", ()))
+        self.consts: Sequence[Leaf] = getattr(jaxpr, "consts", ())
         self.inputs: list[Variable] = [*opened.constvars, *opened.invars]
-        self.outputs: list[Variable] = list(opened.outvars)
+        self.outputs: Sequence[Variable] = opened.outvars
         self.uses = collections.defaultdict[Variable, int](int)
 
     @functools.cached_property

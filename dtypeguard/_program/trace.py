@@ -40,13 +40,17 @@ class Program(NamedTuple):
     @property
     def carried_inputs(self) -> int:
         """How many of the inputs of `step` are carried; the first ones."""
-        return sum(len(parts.arrays) for parts in self.carried)
+        count = 0
+        for parts in self.carried:
+            count += len(parts.arrays)
+        return count
 
     @property
     def caller_inputs(self) -> list[Aval]:
         """The user's arguments. A state that an optimizer's own `init` makes is not one."""
-        start = self.carried_inputs if self.is_optimizer else 0
-        inputs = self.step.inputs[start:]
+        inputs = self.step.inputs
+        if self.is_optimizer:
+            inputs = inputs[self.carried_inputs :]
         return [self.step.avals[value] for value in inputs]
 
 

@@ -106,9 +106,11 @@ class Walk(Generic[_T]):
     def visit_custom_linear_solve(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
         # The operands of the matrix, of its transpose, of the solver, of the solver of the
         # transpose, and the right-hand side.
-        sizes = [size or 0 for size in node.eqn.params["const_lengths"]]
-        first = sizes[0] + sizes[1]
-        of_solver = operands[first : first + sizes[2]]
+        lengths = node.eqn.params["const_lengths"]
+        sizes = [size or 0 for size in lengths]
+        first = sum(sizes[:2])
+        last = sum(sizes[:3])
+        of_solver = operands[first:last]
         right_hand_side = operands[sum(sizes) :]
         return self.block(node.inner[0], [*of_solver, *right_hand_side])
 
@@ -116,7 +118,10 @@ class Walk(Generic[_T]):
         # Behind the number of the branch.
         arguments = self.entering(node, operands)[1:]
         branches = [self.inside(block, arguments) for block in node.inner]
-        results = [self.joined(values, 0) for values in zip(*branches)]
+        results = []
+        for values in zip(*branches):
+            result = self.joined(values, 0)
+            results.append(result)
         return self.left(node, results)
 
     def visit_shard_map(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
@@ -132,7 +137,8 @@ class Walk(Generic[_T]):
         # What the body returns comes in again, until nothing new does.
         results = []
         for attempt in itertools.count(1):
-            results = self.inside(body, [*shared, *carry, *scanned])
+            arguments = [*shared, *carry, *scanned]
+            results = self.inside(body, arguments)
             turns = zip(carry, results)
             carry_after = [self.joined(values, attempt) for values in turns]
             if carry_after == carry:
@@ -140,7 +146,8 @@ class Walk(Generic[_T]):
             carry = carry_after
         if node.rule == WHILE:
             # The condition sees the carry as the last turn leaves it.
-            self.condition(node.inner[1], [*of_condition, *carry])
+            arguments = [*of_condition, *carry]
+            self.condition(node.inner[1], arguments)
         rows = results[len(carry) :]
         return self.left(node, [*carry, *rows])
 

@@ -121,8 +121,10 @@ class ByPlan(Propagation[PlannedType]):
 
     def constant(self, var, array):
         planned_type = PlannedType(dtype_or_none(var.aval))
+        if not is_floating(var.aval):
+            return planned_type
         # A tracer has no numbers to look at, and an array of several hosts not all of them.
-        if isinstance(array, Tracer) or not is_floating(var.aval):
+        if isinstance(array, Tracer):
             return planned_type
         if not getattr(array, "is_fully_addressable", True):
             return planned_type
@@ -221,7 +223,9 @@ class ByPlan(Propagation[PlannedType]):
         if self._plan.default == ALL:
             return False
         for value, var in zip(values, node.eqn.invars):
-            if value.reasons or value.dtype != dtype_or_none(var.aval):
+            if value.reasons:
+                return False
+            if value.dtype != dtype_or_none(var.aval):
                 return False
         return True
 
@@ -237,8 +241,10 @@ class ByPlan(Propagation[PlannedType]):
         operands = avals_of(eqn.invars)
         results = avals_of(eqn.outvars)
         kinds = set(map(value_kind, operands + results))
+        if not kinds.isdisjoint(["complex", None]):
+            return self._as_written
         # A narrow dtype cannot count: bfloat16 has no 257.
-        if node.name == "iota" or not kinds.isdisjoint(["complex", None]):
+        if node.name == "iota":
             return self._as_written
         if not operands or not primitives.moves(eqn, operands, results):
             return self._plain
@@ -275,7 +281,7 @@ class ByPlan(Propagation[PlannedType]):
             return self._as_written(node, values)
         result = result or dtype
         # Nothing changes: bound as it stands, the equation compiles to the same HLO.
-        if result == dtype and _float_dtypes(node) == {dtype}:
+        if result == dtype and _written_dtypes(node) == {dtype}:
             return self._as_written(node, values)
         computes = Computes(dtype, result)
         self.entries[node.number] = self._entry_for(computes)
@@ -308,12 +314,12 @@ class ByPlan(Propagation[PlannedType]):
         self, node: Node, values: PlannedTypes, entry: PlanEntry | None
     ) -> bool:
         """Returns whether the plan and the primitive let an equation be narrow."""
-        dtypes = _float_dtypes(node)
+        dtypes = _written_dtypes(node)
         if node.name in PRODUCT_NAMES:
             # A product of narrow operands is as the source has it.
             return dtypes == {FLOAT32}
         if entry is None:
-            if self._plan.default != ALL or not any(map(is_floating, values)):
+            if self._plan.default != ALL:
                 return False
             if not dtypes <= {FLOAT32, self._plan.narrow}:
                 return False
@@ -340,7 +346,7 @@ class ByPlan(Propagation[PlannedType]):
 
     def _moved(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """In the dtype of its operands, which it does not round."""
-        dtypes = {value.dtype for value in values if is_floating(value)}
+        dtypes = _float_dtypes(values)
         dtype = dtypes.pop() if len(dtypes) == 1 else self._dtype_for(node, values)
         results = self._in_dtype(node, values, dtype)
         reasons = _reasons(values)
@@ -417,12 +423,21 @@ def precision_of_product(eqn: Equation) -> str:
     return "/".join(names)
 
 
-def _float_dtypes(node: Node) -> set[DType]:
+def _written_dtypes(node: Node) -> set[DType]:
     """Returns the dtypes of the floating operands and results of an equation."""
     eqn = node.eqn
     variables = [*eqn.invars, *eqn.outvars]
     avals = avals_of(variables)
-    return {aval.dtype for aval in avals if is_floating(aval)}
+    return _float_dtypes(avals)
+
+
+def _float_dtypes(values: Sequence[Any]) -> set[DType]:
+    """Returns the dtypes of the floating ones of some values."""
+    dtypes = set()
+    for value in values:
+        if is_floating(value):
+            dtypes.add(value.dtype)
+    return dtypes
 
 
 def widest(value: PlannedType, aval: Aval) -> PlannedType:

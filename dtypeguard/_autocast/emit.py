@@ -355,7 +355,7 @@ def _wide_but_rounded(array: Leaf, aval: Aval) -> Leaf:
     gradient of a maximum asks for. It keeps `reduce_precision`.
     """
     dtype = dtype_or_none(array)
-    if not is_floating(aval) or not is_narrower(dtype, aval.dtype):
+    if not is_narrower(dtype, dtype_or_none(aval)):
         return array
     wide = to_dtype(array, aval.dtype)
     bits = bits_of(dtype) or {}

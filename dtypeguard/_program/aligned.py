@@ -152,9 +152,10 @@ class Alignment:
         intended = self._intended.get(key)
         if intended is None or not rounds:
             return intended
-        if not _rounds_to(intended, self._constants[key]):
-            return None
-        return intended
+        constant = self._constants[key]
+        if _rounds_to(intended, constant):
+            return intended
+        return None
 
     def doubtful_constant(self, eqn: Equation, place: int) -> np.ndarray | None:
         """Returns a constant of the first trace of which the second tells nothing more."""
@@ -180,13 +181,16 @@ class Alignment:
     def asks_for_result(self, eqn: Equation) -> bool:
         """Returns whether a product asks for the dtype of its result."""
         partner = self.partner(eqn)
-        if partner is None or eqn.primitive.name not in PRODUCTS:
+        if partner is None:
+            return False
+        if eqn.primitive.name not in PRODUCTS:
             return False
         for operand, second_operand in zip(eqn.invars[:2], partner.invars):
             if operand.aval.dtype == second_operand.aval.dtype:
                 return False
         result = eqn.outvars[0].aval
-        return result.dtype == partner.outvars[0].aval.dtype
+        second_result = partner.outvars[0].aval
+        return result.dtype == second_result.dtype
 
     # How it is made
 

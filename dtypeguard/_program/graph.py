@@ -104,8 +104,8 @@ class Graph(Walk[int]):
         variables = open_jaxpr(block.jaxpr).invars
         if arguments is not None:
             # JAX puts what a function closes over first.
-            closed_over = max(len(variables) - arguments, 0)
-            variables = variables[closed_over:]
+            closed_over = len(variables) - arguments
+            variables = variables[max(closed_over, 0) :]
         self.inputs = [self._new(variable.aval) for variable in variables]
         self.variables = dict(zip(self.inputs, variables))
         self.outputs = self.block(block, self.inputs)
@@ -234,17 +234,14 @@ class Graph(Walk[int]):
             return self.left(node, results)
         # Its inside is that of all calls of its jaxpr.
         jaxpr = open_jaxpr(block.jaxpr)
-        if jaxpr in self._shared:
-            entered, results = self._shared[jaxpr]
-            for value, source in zip(entered, operands):
-                self.same[value].append(source)
-            return self.left(node, results)
-        entered = []
-        for var, value in zip(jaxpr.invars, operands):
-            source = self._new(var.aval, [value])
-            entered.append(source)
-        results = self.block(block, entered)
-        self._shared[jaxpr] = (entered, results)
+        if jaxpr not in self._shared:
+            entered = [self._new(var.aval) for var in jaxpr.invars]
+            results = self.block(block, entered)
+            self._shared[jaxpr] = (entered, results)
+        entered, results = self._shared[jaxpr]
+        for value, operand in zip(entered, operands):
+            sources = self.same.setdefault(value, [])
+            sources.append(operand)
         return self.left(node, results)
 
     def condition(self, block, arguments):

@@ -99,8 +99,12 @@ def manual_axes(eqn: Equation) -> Collection[str]:
 
 def jaxprs_in(params: dict[str, Any]) -> list[Jaxpr]:
     """Returns the jaxprs among the parameters of an equation, also in tuples."""
-    leaves = jax.tree_util.tree_leaves(params)
-    return [leaf for leaf in leaves if hasattr(open_jaxpr(leaf), "eqns")]
+    jaxprs = []
+    for leaf in jax.tree_util.tree_leaves(params):
+        jaxpr = open_jaxpr(leaf)
+        if hasattr(jaxpr, "eqns"):
+            jaxprs.append(leaf)
+    return jaxprs
 
 
 def all_jaxprs(jaxpr: Jaxpr) -> list[Jaxpr]:

@@ -216,7 +216,10 @@ class Block:
         live_nodes = []
         for node in reversed(self.nodes):
             eqn = node.eqn
-            last = [var for var in eqn.outvars if var not in self.uses]
+            last = []
+            for var in eqn.outvars:
+                if var not in self.uses:
+                    last.append(var)
             # JAX keeps equations that nothing uses, and would compute them in each run.
             if len(last) == len(eqn.outvars) and not eqn.effects:
                 continue
@@ -232,4 +235,8 @@ class Block:
 
 def _without_literals(operands: Sequence[Variable]) -> list[Variable]:
     """Returns the operands that are no numbers."""
-    return [var for var in operands if not is_literal(var)]
+    variables = []
+    for var in operands:
+        if not is_literal(var):
+            variables.append(var)
+    return variables

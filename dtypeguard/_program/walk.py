@@ -62,7 +62,8 @@ class Walk(Generic[_T]):
         for var, array in zip(block.inputs, block.consts):
             values[var] = self.constant(var, array)
         first = len(block.inputs) - len(arguments)
-        values.update(zip(block.inputs[first:], arguments))
+        variables = block.inputs[first:]
+        values.update(zip(variables, arguments))
         return values
 
     def add_results(self, node: Node, values: dict[Variable, _T]) -> None:
@@ -95,7 +96,8 @@ class Walk(Generic[_T]):
 
     def node(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
         """Returns the results of a node."""
-        visit = getattr(self, f"visit_{node.rule}", self.computed)
+        name = f"visit_{node.rule}"
+        visit = getattr(self, name, self.computed)
         return visit(node, operands)
 
     # Nodes with blocks
@@ -112,7 +114,8 @@ class Walk(Generic[_T]):
         last = sum(sizes[:3])
         of_solver = operands[first:last]
         right_hand_side = operands[sum(sizes) :]
-        return self.block(node.inner[0], [*of_solver, *right_hand_side])
+        solver = node.inner[0]
+        return self.block(solver, [*of_solver, *right_hand_side])
 
     def visit_cond(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
         # Behind the number of the branch.
@@ -149,7 +152,8 @@ class Walk(Generic[_T]):
             arguments = [*of_condition, *carry]
             self.condition(node.inner[1], arguments)
         rows = results[len(carry) :]
-        return self.left(node, [*carry, *rows])
+        leaving = [*carry, *rows]
+        return self.left(node, leaving)
 
     visit_while = visit_scan
 

@@ -120,7 +120,8 @@ def _checked_plan(plan: _AnyPlan, dtype: DType) -> Plan:
     if isinstance(plan, Plan):
         return plan
     if isinstance(plan, Mapping):
-        return Plan(jnp.bfloat16, entries=tuple(entries_of(plan)))
+        entries = tuple(entries_of(plan))
+        return Plan(jnp.bfloat16, entries=entries)
     if isinstance(plan, (str, os.PathLike)) and plan not in NARROW:
         return Plan.load(plan)
     narrow: Any = plan if dtype is None else dtype  # which the plan checks
@@ -130,8 +131,10 @@ def _checked_plan(plan: _AnyPlan, dtype: DType) -> Plan:
 def _check(use: PlanUse, function: Function) -> None:
     """Checks that a plan says something of a program."""
     use.check()
-    asks_for_products = use.plan.default == PRODUCTS and not use.plan.entries
-    if asks_for_products and not use.has_product:
+    # An entry may make a function narrow that has no product.
+    if use.plan.default != PRODUCTS or use.plan.entries:
+        return
+    if not use.has_product:
         name = getattr(function, "__name__", "the function")
         raise PlanError(
             f"autocast found no product in {name}, so nothing of it is narrow. Give it "

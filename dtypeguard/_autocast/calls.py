@@ -83,7 +83,8 @@ class WholeCall:
         return SecondTraces(align_sibling=align)
 
     def _run(self, arrays: Sequence[Leaf]) -> tuple[list[Leaf], TracedResult]:
-        args, kwargs = gathered(self._arguments.merged(arrays))
+        arguments = self._arguments.merged(arrays)
+        args, kwargs = gathered(arguments)
         # Before the call, after which an object may hold others.
         objects = objects_by_path((args, kwargs)).values()
         result = self._function(*args, **kwargs)

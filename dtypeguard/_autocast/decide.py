@@ -108,8 +108,8 @@ class ByPlan(Propagation[PlannedType]):
         self._default_entry = default_entry
         # A width plan is an array of numbers: these are the dtypes that its numbers stand
         # for.
-        self._dtypes: dict[Computes, int] = {}
-        self.call_operands: dict[int, PlannedTypes] = {}
+        self._dtypes = {}
+        self.call_operands = {}
 
     @property
     def width_plan(self) -> WidthPlan:
@@ -415,9 +415,12 @@ def precision_of_product(eqn: Equation) -> str:
         setting = [setting]
     names = []
     for precision in setting:
-        name = str(getattr(precision, "name", precision)).lower()
-        if precision is not None and name not in names:
-            names.append(name)
+        if precision is None:
+            continue
+        name = getattr(precision, "name", precision)
+        text = str(name).lower()
+        if text not in names:
+            names.append(text)
     if names == ["default"]:
         return ""
     return "/".join(names)

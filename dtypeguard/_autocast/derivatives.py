@@ -129,4 +129,5 @@ def to_dtype(array: Leaf, dtype: DType) -> Leaf:
         return array
     if isinstance(array, jax.Array):
         return as_dtype(array, dtype)
-    return jnp.asarray(np.asarray(array).astype(dtype))
+    number = np.asarray(array)
+    return jnp.asarray(number.astype(dtype))

@@ -83,7 +83,8 @@ class Emitter:
         _note_rules(block)
         rules = ByPlan(number_nodes(block), self.use, default_entry)
         remaining_types = planned_types(arrays[len(types) :])
-        result_types = rules.block(block, [*types, *remaining_types])
+        argument_types = [*types, *remaining_types]
+        result_types = rules.block(block, argument_types)
         results = Emission(rules, self).block(block, arrays)
         return results, result_types
 
@@ -169,8 +170,9 @@ class Emission(Interpreter):
         if computes is None:
             return self.written(node, values)
         if node.name in _BILINEAR and is_narrower(computes.dtype, FLOAT32):
-            params = tuple(node.eqn.params.items())
-            product = Product(node.eqn.primitive, params, computes.dtype, computes.result)
+            eqn = node.eqn
+            params = tuple(eqn.params.items())
+            product = Product(eqn.primitive, params, computes.dtype, computes.result)
             return [multiply(product, values)]
         try:
             return evaluate_in(node.eqn, values, computes)

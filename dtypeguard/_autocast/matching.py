@@ -75,7 +75,7 @@ class PlanUse:
         self.plan = plan
         self.notes: dict[str, None] = {}
         self.has_product = False
-        self._entry_of_line: dict[PlanEntry, PlanEntry | None] = {}
+        self._entry_of_line = {}
         self._matched = set()
 
     def note(self, stack: Stack, reason: str) -> None:
@@ -118,9 +118,9 @@ class PlanUse:
                 row += f': the nearest there is "{name}"'
             rows.append(row)
         if rows:
-            count = len(rows)
-            head = f"{count} of {len(entries)} entries of the plan match nothing in this"
-            lines = [f"{head} program:", *rows]
+            count = f"{len(rows)} of {len(entries)} entries"
+            head = f"{count} of the plan match nothing in this program:"
+            lines = [head, *rows]
             raise PlanError("\n".join(lines))
 
     def _names_like(self, entry: PlanEntry) -> list[str]:

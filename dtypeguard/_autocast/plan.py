@@ -215,7 +215,8 @@ def _plan_of_data(data: dict[str, Any]) -> Plan:
     del fields["version"]
     table_of_scope = fields.pop("scope", {})
     _check_table(table_of_scope)
-    entries = list(entries_of(fields.pop("entries", {})))
+    dtype_of_key = fields.pop("entries", {})
+    entries = list(entries_of(dtype_of_key))
     for scope, table in table_of_scope.items():
         entries.extend(entries_of(table, scope))
     return Plan(entries=tuple(entries), **fields)

@@ -123,7 +123,8 @@ def _transposed(cotangent, *operands, product: Product, place: int, jaxpr: Jaxpr
     transpose = _transpose_jaxpr(
         narrow_product, place, narrow_linear, _operand_types(rounded), _context()
     )
-    walk = RetypedWalk(Computes(product.dtype, linear.dtype).of)
+    computes = Computes(product.dtype, linear.dtype)
+    walk = RetypedWalk(computes.of)
     (derivative,) = walk.block(Block(transpose), rounded)
     return derivative
 

@@ -99,19 +99,15 @@ class Node:
         self.name: str = eqn.primitive.name
 
     @functools.cached_property
-    def _form_and_jaxprs(self) -> tuple[str, Sequence[Jaxpr]]:
-        return form_of(self.eqn)
-
-    @functools.cached_property
     def rule(self) -> str:
-        form, _ = self._form_and_jaxprs
+        form, _ = form_of(self.eqn)
         return form
 
     @functools.cached_property
     def inner(self) -> "Sequence[Block]":
         """The blocks that run in its place."""
         blocks = []
-        _, jaxprs = self._form_and_jaxprs
+        _, jaxprs = form_of(self.eqn)
         # Each place has blocks of its own.
         for jaxpr in jaxprs:
             block = Block(jaxpr, self.stack, self.block.traces)

@@ -255,7 +255,8 @@ class Alignment:
         for place, (var, second_var) in enumerate(pairs):
             source = self._source(var)
             second = self._source(second_var)
-            if source is second:  # the results of two equations tell nothing
+            # The results of two equations tell nothing.
+            if source is second is _NOT_CONVERTED:
                 continue
             kinds = {value_kind(var.aval), value_kind(second_var.aval)}
             if kinds != {"float"}:

@@ -122,6 +122,13 @@ def test_a_cast_that_its_second_trace_does_not_tell_counts_as_asked_for():
     assert "x.astype(w.dtype): kept by a cast that may be asked for" in str(cast.kept)
 
 
+def test_without_floating_arguments_a_cast_is_asked_for():
+    narrow = W.astype(BF16)
+    cast = dtypeguard.autocast(lambda places: narrow[places].astype(F32) @ W, BF16)
+    assert cast(jnp.arange(3)).dtype == F32
+    assert [note.partition(": kept ")[2] for note in cast.kept] == ["by its own cast"]
+
+
 def test_nothing_is_traced_again_where_nothing_may_be_asked_for():
     traces = []
 

@@ -319,7 +319,7 @@ class ByPlan(Propagation[PlannedType]):
             # A product of narrow operands is as the source has it.
             return dtypes == {FLOAT32}
         if entry is None:
-            if self._plan.default != ALL:
+            if self._plan.default != ALL or not any(map(is_floating, values)):
                 return False
             if not dtypes <= {FLOAT32, self._plan.narrow}:
                 return False

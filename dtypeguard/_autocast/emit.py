@@ -5,23 +5,24 @@ and effects. One that computes as written is bound exactly as it stands, and so 
 loop or branches in which all is as written.
 """
 
-import contextlib
 import functools
 from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend import source_info_util
 
 from .._leaves.types import Aval, Jaxpr, Leaf
 from .._numbers.arithmetic import REFUSALS
 from .._numbers.evaluate import bind, bits_of, evaluate_in, of_mesh
-from .._numbers.nodes import WITHOUT_BLOCKS, Interpreter, rule_of
+from .._numbers.nodes import WITHOUT_BLOCKS, rule_of
 from .._numbers.program import number_nodes
 from .._program.aligned import NO_TRACES, SecondTraces
 from .._program.jaxprs import Variable, manual_axes, open_jaxpr, split_operands
 from .._program.program import CLOSED, WHILE, Block, Node
+from .._program.walk import Walk
 from .decide import (
     DECIDED,
     FLOAT32,
@@ -108,7 +109,7 @@ def _note_rules(block: Block) -> None:
     block.drop_unused()
 
 
-class Emission(Interpreter):
+class Emission(Walk[Leaf]):
     """Emits one program under the current trace."""
 
     def __init__(self, rules: ByPlan, emitter: Emitter):
@@ -121,14 +122,21 @@ class Emission(Interpreter):
         widened = self._widen_shared(block, values, values.values())
         return dict(zip(values, widened))
 
-    @contextlib.contextmanager
-    def context(self, eqn):
+    def constant(self, var, array):
+        if hasattr(array, "dtype"):
+            return array
+        return np.asarray(array, var.aval.dtype)
+
+    def add_results(self, node, values):
         # With the line, the scopes and the mesh with which the equation was traced.
-        info = eqn.source_info
+        info = node.eqn.source_info
         names = source_info_util.current_name_stack() + info.name_stack
         line = source_info_util.user_context(info.traceback, name_stack=names)
-        with line, eqn.ctx.manager:
-            yield
+        with line, node.eqn.ctx.manager:
+            super().add_results(node, values)
+        # A value is gone as soon as nothing needs it: programs fill memory.
+        for var in node.last:
+            values.pop(var, None)
 
     def node(self, node, operands):
         if node.rule == CLOSED and node.name not in DECIDED:

@@ -134,9 +134,6 @@ class Emission(Walk[Leaf]):
         line = source_info_util.user_context(info.traceback, name_stack=names)
         with line, node.eqn.ctx.manager:
             super().add_results(node, values)
-        # A value is gone as soon as nothing needs it: programs fill memory.
-        for var in node.last:
-            values.pop(var, None)
 
     def node(self, node, operands):
         if node.rule == CLOSED and node.name not in DECIDED:

@@ -168,9 +168,6 @@ class Run(Walk[Any]):
     def add_results(self, node, values):
         with under_mesh(node.eqn):
             super().add_results(node, values)
-        # A value is gone as soon as nothing needs it: programs fill memory.
-        for var in node.last:
-            values.pop(var, None)
 
     def read(self, user, place, var, values):
         intended = user.intended.get(place)

@@ -68,10 +68,13 @@ class Walk(Generic[_T]):
 
     def add_results(self, node: Node, values: dict[Variable, _T]) -> None:
         """Adds the results of a node to the values of its block."""
-        # A subclass may compute under a context, and forget values that nothing uses.
+        # A subclass may compute under a context.
         operands = self.read_all(node, node.eqn.invars, values)
         results = self.node(node, operands)
         values.update(zip(node.eqn.outvars, results))
+        # A value is gone as soon as nothing needs it: programs fill memory.
+        for var in node.last:
+            values.pop(var, None)
 
     def read_all(
         self,

@@ -207,6 +207,8 @@ class Block:
 
     def drop_unused(self) -> None:
         """Drops nodes on which nothing depends, and notes what nothing uses after each."""
+        # The body of a loop is walked more than once.
+        self.uses.clear()
         for var in _without_literals(self.outputs):
             self.uses[var] += 1
         live_nodes = []

@@ -69,7 +69,9 @@ class Monitored:
 
     def _start(self) -> None:
         """Begins, in the functions that run as well."""
-        if _monitoring is None or _monitoring.get_tool(_TOOL) is not None:
+        if _monitoring is None:
+            return
+        if _monitoring.get_tool(_TOOL) is not None:
             return
         self._is_on = True
         events = _monitoring.events
@@ -152,7 +154,8 @@ class Monitored:
         frame = sys._getframe(1)
         if is_recorded(code.co_filename):
             self._record(self.recorder.on_return, frame, value)
-            return self._again(code, ("return", instruction))
+            event = ("return", instruction)
+            return self._again(code, event)
         caller = frame.f_back or frame
         if is_recorded(caller.f_code.co_filename):
             self._record(self.recorder.on_result, caller, value)

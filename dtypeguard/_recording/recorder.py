@@ -56,7 +56,7 @@ class _RunningLine:
     words: Words = dataclasses.field(default_factory=Words)
     frames: Frames = ()
     read: list[NamedRecord] = dataclasses.field(default_factory=list)
-    results: Sequence[ValueRecord] = ()
+    results: list[ValueRecord] = dataclasses.field(default_factory=list)
 
     def record_of_new(self, name: str, array: Leaf) -> ValueRecord:
         """Returns the record of an array that the line makes."""
@@ -75,7 +75,12 @@ class _RunningLine:
         if self.words.asks_for(array.dtype):
             sources = []
         is_promoted = len(strong_types) > 1
-        return ValueRecord(self.frames, array_type, sources, is_promoted)
+        return ValueRecord(
+            frames=self.frames,
+            type=array_type,
+            sources=sources,
+            is_promoted=is_promoted,
+        )
 
 
 class Recorder:
@@ -95,7 +100,9 @@ class Recorder:
     def record_of(self, value: Any) -> ValueRecord | None:
         """Returns how an array or a variable of a jaxpr came to be."""
         key = id(value)
-        referent, record = self._records.get(key, (None, None))
+        if key not in self._records:
+            return None
+        referent, record = self._records[key]
         if type(referent) is weakref.ref:
             referent = referent()
         # What is gone may have had the same identity.
@@ -132,15 +139,16 @@ class Recorder:
         """Links the numbers and tracers that a function is given to their lines."""
         key = _key(frame)
         self._running.pop(key, None)
-        arguments = _arguments(frame)
         caller = _users_caller(frame)
         line = self._running_line(caller)
-        if line.number == caller.f_lineno:
-            for name, value in arguments.items():
-                self._add_number(name, value, line)
+        variables = variables_of(frame)
         new_tracers = []
-        for name, value in arguments.items():
-            for named_leaf in named_leaves(value, name):
+        for name in frame.f_code.co_varnames:
+            if name not in variables:  # no argument: it has no value yet
+                continue
+            if line.number == caller.f_lineno:
+                self._add_number(name, variables[name], line)
+            for named_leaf in named_leaves(variables[name], name):
                 _, leaf = named_leaf
                 if is_tracer(leaf) and self.record_of(leaf) is None:
                     new_tracers.append(named_leaf)
@@ -159,7 +167,12 @@ class Recorder:
             if source is not None:
                 sources.append(source)
             tracer_type = value_type(tracer)
-            record = ValueRecord(frames, tracer_type, sources, is_passed=True)
+            record = ValueRecord(
+                frames=frames,
+                type=tracer_type,
+                sources=sources,
+                is_passed=True,
+            )
             self._add(tracer, record)
             variable = getattr(tracer, "val", tracer)
             self._add(variable, record)
@@ -188,7 +201,9 @@ class Recorder:
         if caller is frame.f_back:
             line.read += reads
         else:
-            line.results = [record for _, record in reads]
+            line.results = []
+            for _, record in reads:
+                line.results.append(record)
 
     def on_result(self, frame: FrameType, value: PyTree) -> None:
         """Records what a call on the current line of a user's function returns."""
@@ -198,7 +213,8 @@ class Recorder:
         leaves = []
         for name, leaf in named_leaves(value):
             if type(leaf) is not int:  # a count, of which the line that keeps it is known
-                leaves.append((name, leaf))
+                named_leaf = (name, leaf)
+                leaves.append(named_leaf)
         self._add_leaves(leaves, line)
         reads = self._reads_of(value)
         line.read += reads[:_MOST_RETURNED]
@@ -219,14 +235,14 @@ class Recorder:
                 if leaf is not value:
                     self._add(leaf, record)
             if record is not None:
-                records.append((name, record))
+                named_record = (name, record)
+                records.append(named_record)
         return records
 
     def _source(self, name: str, leaf: Leaf) -> ValueRecord | None:
         """Returns how an array or a number came to be."""
-        if is_number(leaf):
-            return self.record_of_number(name, leaf)
-        return self.record_of(leaf)
+        number = self.record_of_number(name, leaf)
+        return number or self.record_of(leaf)
 
     # Lines
 
@@ -279,24 +295,32 @@ class Recorder:
             if is_number(leaf):
                 self._add_number(name, leaf, line)
             elif self.record_of(leaf) is None:
-                new_arrays.append((name, leaf))
-        results: Sequence[ValueRecord] = ()
+                named_leaf = (name, leaf)
+                new_arrays.append(named_leaf)
+        results: list[ValueRecord] = []
         # JAX gives back as many arrays as the function that it called.
         if len(line.results) == len(new_arrays):
             results = line.results
-            line.results = ()
+            line.results = []
         for (name, leaf), result in itertools.zip_longest(new_arrays, results):
             record = line.record_of_new(name, leaf)
             # It may give an output in another type, and then has made that itself.
             if result is not None and result.type.dtype == leaf.dtype:
-                record = dataclasses.replace(record, sources=[result], is_passed=True)
+                record = dataclasses.replace(
+                    record,
+                    sources=[result],
+                    is_passed=True,
+                )
             self._add(leaf, record)
 
     # What is known
 
     def _add(self, value: object, record: ValueRecord | None) -> None:
         """Records how a value came to be, unless that is known."""
-        if record is None or self.record_of(value) is not None:
+        if record is None:
+            return
+        # The first line that has a value is the one that made it.
+        if self.record_of(value) is not None:
             return
         try:
             self._add_weakly(value, record)
@@ -310,11 +334,7 @@ class Recorder:
 
     def _add_weakly(self, value: object, record: ValueRecord) -> None:
         key = id(value)
-
-        def forget(_: object) -> None:
-            self._records.pop(key, None)
-
-        reference = weakref.ref(value, forget)
+        reference = weakref.ref(value, lambda _: self._records.pop(key, None))
         self._records[key] = reference, record
 
     def _add_objects(self, value: Any, frames: Frames) -> None:
@@ -347,17 +367,6 @@ class Recorder:
 
 def _key(frame: FrameType) -> tuple[int, int]:
     return id(frame), id(frame.f_code)
-
-
-def _arguments(frame: FrameType) -> dict[str, Any]:
-    """Returns the arguments of a function that begins."""
-    # No other variables have values yet.
-    variables = variables_of(frame)
-    arguments = {}
-    for name in frame.f_code.co_varnames:
-        if name in variables:
-            arguments[name] = variables[name]
-    return arguments
 
 
 def _recorded_callers(frame: FrameType) -> Iterator[FrameType]:

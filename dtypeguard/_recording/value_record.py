@@ -30,13 +30,6 @@ class ValueRecord:
     is_promoted: bool = False
     is_passed: bool = False
 
-    @property
-    def line(self) -> Frame | None:
-        """The line of the value; None for a value without a line."""
-        if not self.frames:
-            return None
-        return self.frames[0]
-
     @functools.cached_property
     def steps(self) -> "Sequence[ValueRecord]":
         """The records that gave it its type, nearest first.
@@ -49,12 +42,14 @@ class ValueRecord:
             steps = source.steps
             first_line = None
             if steps:
-                first_line = steps[-1].line
+                first_line = steps[-1].frames[0]
             first_lines.add(first_line)
             longest = max(longest, steps, key=len)
         if len(first_lines) != 1:
             longest = ()
-        if self.is_passed or self.line is None:
+        if self.is_passed:
+            return longest
+        if not self.frames:
             return longest
         return (self, *longest)
 

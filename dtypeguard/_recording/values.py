@@ -31,7 +31,8 @@ class ValueType(NamedTuple):
 def value_type(value: Leaf) -> ValueType:
     """Returns the type of an array or of a Python number."""
     if is_number(value):
-        return ValueType(type(value), is_weak=True)
+        number_type = type(value)
+        return ValueType(number_type, is_weak=True)
     is_weak = getattr(value, "weak_type", False)
     return ValueType(value.dtype, is_weak)
 
@@ -52,14 +53,17 @@ def names_in_jax(dtype: object) -> set[str]:
 def is_concrete(value: object) -> bool:
     """Returns whether a value is an array or a tracer, and no abstract value of JAX."""
     kind = type(value)
-    is_of_library = package_of(kind) in _NUMERIC_LIBRARIES
-    return is_of_library and hasattr(kind, "__array_priority__")
+    if package_of(kind) not in _NUMERIC_LIBRARIES:
+        return False
+    return hasattr(kind, "__array_priority__")
 
 
 def is_tracer(value: object) -> bool:
     """Returns whether an array is a tracer."""
+    if not is_concrete(value):
+        return False
     kind = type(value)
-    return is_concrete(value) and hasattr(kind, "_trace")
+    return hasattr(kind, "_trace")
 
 
 def is_number(value: object) -> bool:
@@ -91,7 +95,8 @@ def named_leaves(value: PyTree, name: str = "") -> Iterator[NamedLeaf]:
                 inner_name = name
                 if type(key) is str:
                     inner_name = key
-                stack.append((inner_name, inner, depth + 1))
+                entry = (inner_name, inner, depth + 1)
+                stack.append(entry)
 
 
 def _items(value: Any) -> list[tuple[object, Any]]:
@@ -123,27 +128,21 @@ def leaves_given_to_jax(
     for caller in callers(frame):
         if is_caller(caller.f_code.co_filename):
             break
-        for leaves in _flat_variables(caller):
+        variables = dict(variables_of(caller))
+        for value in variables.values():
+            if not is_a(value, (tuple, list)):
+                continue
+            leaves = []
+            for _, leaf in named_leaves(value):
+                leaves.append(leaf)
             # Static arguments may stand before them.
             last = leaves[-len(tracers) :]
-            if _may_stand_for_all(tracers, last):
+            if len(last) != len(tracers):
+                continue
+            if all(map(_may_stand_for, tracers, last)):
                 outermost = last
         release([caller])
     return outermost
-
-
-def _flat_variables(frame: FrameType) -> Iterator[list[Leaf]]:
-    """Yields the leaves of each variable of a function of JAX's that is a tree."""
-    variables = dict(variables_of(frame))
-    for value in variables.values():
-        if is_a(value, (tuple, list)):
-            yield [leaf for _, leaf in named_leaves(value)]
-
-
-def _may_stand_for_all(tracers: list[Leaf], leaves: list[Leaf]) -> bool:
-    if len(tracers) != len(leaves):
-        return False
-    return all(map(_may_stand_for, tracers, leaves))
 
 
 def _may_stand_for(tracer: Leaf, leaf: Leaf) -> bool:
@@ -153,5 +152,5 @@ def _may_stand_for(tracer: Leaf, leaf: Leaf) -> bool:
     shape = getattr(leaf, "shape", ())
     if str(tracer.dtype) not in names_in_jax(dtype):
         return False
-    # A function that is mapped has a part.
-    return tracer.shape in (shape, shape[1:])
+    part = shape[1:]  # of which a function that is mapped has a tracer
+    return tracer.shape in (shape, part)

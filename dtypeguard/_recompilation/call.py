@@ -67,9 +67,7 @@ class CompilingCall:
         # To ask the object for its signature may run a function of the user's.
         if type(method) is FunctionType:
             function = MethodType(method, function)
-        by_name = bound_arguments(function, self.args, self.kwargs)
-        # JAX takes functions of C too, which have no signature.
-        return by_name or {"args": self.args, "kwargs": self.kwargs}
+        return bound_arguments(function, self.args, self.kwargs)
 
     def leaves(self) -> dict[KeyPath, Leaf]:
         """Returns the inputs of the program by path."""

@@ -1,6 +1,7 @@
 """The functions that JAX traces for its control flow, as programs to be asked for lines."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Literal
@@ -97,10 +98,9 @@ class Body:
             returned=(returned,),
         )
 
-    def results(self) -> "Results":
-        """Returns what it returns, to be asked for lines."""
-        graph = self._graph(self.jaxprs[0])
-        return Results(self, graph)
+    @functools.cached_property
+    def _results(self) -> Graph:
+        return self._graph(self.jaxprs[0])
 
     def _graph(self, jaxpr: Jaxpr) -> Graph:
         leaves = tree_util.tree_leaves(self.inputs)
@@ -140,28 +140,21 @@ class Body:
             if drift.kind in ("dtype", "shape"):
                 yield drift
 
-
-@dataclasses.dataclass(frozen=True)
-class Results:
-    """The results of a function that JAX traced."""
-
-    body: Body
-    graph: Graph
-
     @property
-    def avals(self) -> list[Aval]:
-        """The abstract values of the results."""
-        avals = []
-        for output in self.graph.outputs:
-            avals.append(self.graph.avals[output])
-        return avals
+    def result_types(self) -> list[Aval]:
+        """The abstract values of its results."""
+        graph = self._results
+        types = []
+        for output in graph.outputs:
+            types.append(graph.avals[output])
+        return types
 
-    def lines(self, number: int, kind: str = "dtype") -> tuple[Why, str]:
+    def lines_of_result(self, number: int, kind: str) -> tuple[Why, str]:
         """Returns the lines behind a result's type, and how it is returned unchanged."""
-        graph = self.graph
+        graph = self._results
         output = graph.outputs[number]
         if output in graph.inputs:
-            arguments = tree_util.tree_leaves(self.body.inputs)
+            arguments = tree_util.tree_leaves(self.inputs)
             place = graph.inputs.index(output)
             return of_value(arguments[place]), "as it was given"
         aval = graph.avals[output]
@@ -177,9 +170,9 @@ class Results:
         if not is_weak(aval):
             lines = lines_beyond(graph)(output)
             passed_on = "closed over"
-        if lines.origin is None and self.body.code:
+        if lines.origin is None and self.code:
             # The line that returns it can be changed as well as the one that made it.
-            line = origin_of_code(self.body.code)
+            line = origin_of_code(self.code)
             lines = Why(line, is_earlier=True)
         return lines, passed_on
 

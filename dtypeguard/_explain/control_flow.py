@@ -119,8 +119,7 @@ def _lines_of_first(first: Leaf, drift: Drift, call: ControlFlow) -> Why:
 
 def _find_in_branches(call: ControlFlow, failure: Failure) -> Finding:
     """Returns the leaves that differ, as each branch returns them."""
-    branches = {name: body.results() for name, body in call.bodies.items()}
-    avals_of_branches = [results.avals for results in branches.values()]
+    avals_of_branches = [body.result_types for body in call.bodies.values()]
     differing: dict[int, Literal["dtype", "shape"]] = {}
     # Branches that return different trees have no leaves to compare, and no note.
     for number, avals in enumerate(zip(*avals_of_branches, strict=True)):
@@ -134,10 +133,10 @@ def _find_in_branches(call: ControlFlow, failure: Failure) -> Finding:
         paths = [f"[{number}]" for number in differing]
     leaves = []
     for path, (number, what) in zip(paths, differing.items()):
-        for name, results in branches.items():
+        for name, body in call.bodies.items():
             # A branch may return what it was given: that is made outside of it.
-            why, passed_on = results.lines(number, what)
-            values = (results.avals[number],)
+            why, passed_on = body.lines_of_result(number, what)
+            values = (body.result_types[number],)
             leaf = RefusedLeaf(
                 call.path(f"result{path}"), values, why, branch=name, passed_on=passed_on
             )

@@ -154,8 +154,7 @@ class Monitored:
         frame = sys._getframe(1)
         if is_recorded(code.co_filename):
             self._record(self.recorder.on_return, frame, value)
-            event = ("return", instruction)
-            return self._again(code, event)
+            return self._again(code, ("return", instruction))
         caller = frame.f_back or frame
         if is_recorded(caller.f_code.co_filename):
             self._record(self.recorder.on_result, caller, value)

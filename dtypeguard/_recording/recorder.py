@@ -213,16 +213,14 @@ class Recorder:
         leaves = []
         for name, leaf in named_leaves(value):
             if type(leaf) is not int:  # a count, of which the line that keeps it is known
-                named_leaf = (name, leaf)
-                leaves.append(named_leaf)
+                leaves.append((name, leaf))
         self._add_leaves(leaves, line)
         reads = self._reads_of(value)
         line.read += reads[:_MOST_RETURNED]
 
     def _running_line(self, frame: FrameType) -> _RunningLine:
         """Returns the line at which a function is; an empty one without."""
-        key = _key(frame)
-        return self._running.get(key, _RunningLine())
+        return self._running.get(_key(frame), _RunningLine())
 
     def _reads_of(self, value: PyTree) -> list[NamedRecord]:
         """Returns the records of the arrays in a value and of the known numbers."""
@@ -235,8 +233,7 @@ class Recorder:
                 if leaf is not value:
                     self._add(leaf, record)
             if record is not None:
-                named_record = (name, record)
-                records.append(named_record)
+                records.append((name, record))
         return records
 
     def _source(self, name: str, leaf: Leaf) -> ValueRecord | None:
@@ -295,8 +292,7 @@ class Recorder:
             if is_number(leaf):
                 self._add_number(name, leaf, line)
             elif self.record_of(leaf) is None:
-                named_leaf = (name, leaf)
-                new_arrays.append(named_leaf)
+                new_arrays.append((name, leaf))
         results: list[ValueRecord] = []
         # JAX gives back as many arrays as the function that it called.
         if len(line.results) == len(new_arrays):

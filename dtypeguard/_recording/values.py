@@ -31,8 +31,7 @@ class ValueType(NamedTuple):
 def value_type(value: Leaf) -> ValueType:
     """Returns the type of an array or of a Python number."""
     if is_number(value):
-        number_type = type(value)
-        return ValueType(number_type, is_weak=True)
+        return ValueType(type(value), is_weak=True)
     is_weak = getattr(value, "weak_type", False)
     return ValueType(value.dtype, is_weak)
 
@@ -62,8 +61,7 @@ def is_tracer(value: object) -> bool:
     """Returns whether an array is a tracer."""
     if not is_concrete(value):
         return False
-    kind = type(value)
-    return hasattr(kind, "_trace")
+    return hasattr(type(value), "_trace")
 
 
 def is_number(value: object) -> bool:
@@ -95,8 +93,7 @@ def named_leaves(value: PyTree, name: str = "") -> Iterator[NamedLeaf]:
                 inner_name = name
                 if type(key) is str:
                     inner_name = key
-                entry = (inner_name, inner, depth + 1)
-                stack.append(entry)
+                stack.append((inner_name, inner, depth + 1))
 
 
 def _items(value: Any) -> list[tuple[object, Any]]:

@@ -53,8 +53,7 @@ def _words_by_line(code: types.CodeType) -> dict[int, Words]:
         words.end = max(words.end, end)
         _add_instruction(words, instruction)
     for line, words in words_by_line.items():
-        inner_lines = range(line + 1, words.end + 1)
-        for inner_line in inner_lines:
+        for inner_line in range(line + 1, words.end + 1):
             inner = words_by_line.get(inner_line, words)
             words.read.update(inner.read)
             words.attributes.update(inner.attributes)

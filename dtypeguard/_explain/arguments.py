@@ -10,7 +10,7 @@ from .._blame.behind import lines_of_index
 from .._blame.provenance import of_argument
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
 from .._leaves.types import DType
-from .._source.files import is_installed, is_users
+from .._source.files import is_installed
 from .._source.origin import Why, origin_at
 from .._source.syntax import line_of_option
 from .._tracebacks.sites import Argument, Site, arguments, looked_up
@@ -45,10 +45,10 @@ def _candidates(site: Site) -> Iterator[Sequence[Argument]]:
 
     The outermost is the one that the user calls, by the names of the documentation.
     """
-    yield from arguments(site)
     if isinstance(site.node, ast.Subscript):
         in_index = [x for x in looked_up(site) if x.source is not site.node.value]
         yield [dataclasses.replace(x, base="index", path=()) for x in in_index]
+    yield from arguments(site)
 
 
 def _refused(
@@ -109,10 +109,6 @@ def find_checked(failure: Failure, complaint: Complaint) -> Finding | None:
         if refused:
             wanted = _dtype_that_is_expected(refused, complaint)
             return refused_call(site, [leaf_of(x, wanted, site) for x in refused])
-        # A function that JAX calls has raised it.
-        called_files = [frame.f_code.co_filename for frame in site.called_frames[:1]]
-        if complaint.wanted is None and not all(map(is_users, called_files)):
-            return None
     return None
 
 
@@ -143,7 +139,7 @@ def leaf_of(argument: Argument, wanted: DType | None, site: Site) -> RefusedLeaf
 def _source_of(argument: Argument, why: Why, wanted: DType | None) -> Why:
     """Returns the lines of an argument, its source before what passes it on."""
     name = getattr(argument.source, "attr", "")
-    if is_python_number(argument.value) and why.origin and name:
+    if is_python_number(argument.value) and why.origin:
         origin = why.origin.users
         line = line_of_option(origin.file, origin.line, name)
         if line is not None:
@@ -166,6 +162,4 @@ def _label(argument: Argument, site: Site) -> str:
         return name
     if argument.base in ("self", "other"):  # of an operator
         return text
-    if isinstance(site.node, ast.Subscript):
-        name = "index"
     return f"{name} = {text}"

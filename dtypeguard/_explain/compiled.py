@@ -26,15 +26,12 @@ def find_in_compiled(failure: Failure) -> Finding | None:
     # By the names of the parameters, which the compiled function has no more.
     paths = _PATH_OF_MISMATCH.findall(failure.message)
     positional = [x for x in itertools.chain(*arguments(site)) if x.base == "args"]
-    differing = []
+    leaves = []
     # All are flat, in JAX's order.
     for argument, info in zip(positional, _leaves_compiled_for(site)):
-        if dtype_of(argument.value) != info.dtype:
-            differing.append((argument, info.dtype))
-    leaves = []
-    for path, (argument, dtype) in zip(paths, differing):
-        leaf = leaf_of(argument, dtype, site)
-        leaves.append(dataclasses.replace(leaf, path=path))
+        if paths and dtype_of(argument.value) != info.dtype:
+            leaf = leaf_of(argument, info.dtype, site)
+            leaves.append(dataclasses.replace(leaf, path=paths.pop(0)))
     return refused_call(site, leaves) if leaves else None
 
 

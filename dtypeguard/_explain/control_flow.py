@@ -11,7 +11,7 @@ from .._blame.behind import lines_of_equation
 from .._blame.body import difference
 from .._blame.drift import Drift, drift_between
 from .._blame.provenance import of_leaf, of_value
-from .._leaves.dtypes import is_python_number, kind
+from .._leaves.dtypes import dtype_of, is_python_number, kind
 from .._leaves.key_path import TreeName, key_value
 from .._leaves.table import count
 from .._leaves.types import DType, Leaf
@@ -39,6 +39,7 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> Finding:
     body = call.bodies["body"]
     paths = [body.name + path for path in body.carried.paths]
     drifts = _refused_drifts(call, failure)
+    dtypes = [dtype_of(value) for value in call.first]
     right_arrays = []
     for path, first in zip(paths, call.first):
         if path not in drifts and not is_python_number(first):
@@ -54,7 +55,7 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> Finding:
         is_shared = any(first is array for array in right_arrays)
         begun = Why() if is_shared else _lines_of_first(first, drift, call)
         why = Why(origin, drift.cause, begun.origin)
-        counts = [call.count_of(aval.dtype) for aval in drift.avals]
+        counts = [dtypes.count(aval.dtype) for aval in drift.avals]
         leaf = RefusedLeaf(
             call.path(path), drift.avals, why, place, begun_for=begun.cause, counts=counts
         )

@@ -17,8 +17,7 @@ def find_cotangents(failure: Failure) -> Finding | None:
     JAX adds them up in a backward pass. The rule of a `custom_vjp` is not checked before.
     """
     # JAX has no public function for it: a release that names it otherwise loses a note.
-    names = [frame.f_code.co_name for frame in failure.frames]
-    if not any(name.startswith("backward_pass") for name in names):
+    if not any(x.f_code.co_name.startswith("backward_pass") for x in failure.frames):
         return None
     for frame in failure.frames:
         code = frame.f_code

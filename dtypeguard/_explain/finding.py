@@ -37,7 +37,7 @@ class Failure:
     @property
     def is_of_jax(self) -> bool:
         """Whether JAX raised it, and not what JAX has called."""
-        return bool(self.sites and self.sites[-1].called_frames)
+        return len(self.sites[-1].called_frames) > 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

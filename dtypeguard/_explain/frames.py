@@ -23,9 +23,8 @@ from jax.extend import core
 
 from .._blame.body import Body
 from .._carry.split import SplitTree
-from .._leaves.dtypes import dtype_of
 from .._leaves.table import grouped
-from .._leaves.types import DType, Function, Jaxpr, Kwargs, Leaf, PyTree
+from .._leaves.types import Function, Jaxpr, Kwargs, Leaf, PyTree
 from .._program.trace import strong_type
 from .._source.files import is_users, package
 from .._source.inert import variables_of
@@ -102,10 +101,6 @@ class ControlFlow:
         """The file of the caller."""
         return getattr(self.line, "file", "")
 
-    def count_of(self, dtype: DType) -> int:
-        """Returns how many of the first values have a dtype."""
-        return [dtype_of(value) for value in self.first].count(dtype)
-
     def path(self, path: str) -> str:
         """Returns a path in its carry or result without the nodes that Flax NNX puts in."""
         if package(self.file) != "flax":
@@ -146,14 +141,10 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
             with contextlib.suppress(LookupError, AttributeError, ValueError):
                 read = _read_branches if kind.branches else _read_loop
                 call = read(kind, line, arguments, inner_frames)
-                if not _runs_one_of(call.bodies, inner_frames):
+                # If a body was running, the error is of a call inside of it.
+                codes = {body.code for body in call.bodies.values()}
+                if codes.isdisjoint(frame.f_code for frame in inner_frames):
                     yield call
-
-
-def _runs_one_of(bodies: Mapping[str, Body], frames: Sequence[FrameType]) -> bool:
-    """Returns whether a body was running: then the error is of a call inside of it."""
-    codes = [body.code for body in bodies.values()]
-    return any(frame.f_code in codes for frame in frames)
 
 
 def _read_loop(

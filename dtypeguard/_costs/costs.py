@@ -186,13 +186,15 @@ class _WideProducts:
             written = Written(product.equation.stack)
             calls = written.calls
             # A gradient has the dtype of its value: the products of its call tell.
-            if not written.is_backward or calls not in causes_of_call:
+            if written.is_backward and calls in causes_of_call:
+                causes = causes_of_call[calls]
+            else:
                 causes = self._causes_of(product.equation)
                 causes_of_call[calls].update(causes)
             # One whose result alone is wide is as fast as a narrow one.
             if bits(product.dtype) <= self._most_bits:
                 continue
-            for cause, origin in causes_of_call[calls].items():
+            for cause, origin in causes.items():
                 origins.setdefault(cause, origin)
                 works[cause] += product.work
         costs = []

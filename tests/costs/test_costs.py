@@ -237,3 +237,15 @@ def test_it_runs_nothing():
     assert str(report) == (
         "precision: there are no matrix products to count. Nothing was run."
     )
+
+
+def test_products_of_one_line_have_causes_of_their_own():
+    def f(weights, x):
+        for w in weights:
+            x = (x @ w).astype(BF16)
+        return mean(x)
+
+    weights = [shape(8, 8, dtype=F32), shape(8, 8, dtype=F32)]
+    report = audit_precision(f, weights, X, narrow=BF16)
+    shares = {cost.cause: cost.share for cost in report.work.costs}
+    assert shares == {"weights[0]": 0.5, "weights[1]": 0.5}

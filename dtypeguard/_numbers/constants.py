@@ -48,8 +48,8 @@ def relative_change(numbers: np.ndarray, rounded: np.ndarray) -> np.ndarray:
     # A decay says what it leaves: 0.999 and 1 are as far apart as 0.001 and 0.
     complement = abs(1 - numbers)
     size = np.minimum(abs(numbers), complement)
-    difference = abs(rounded - numbers)
     with np.errstate(all="ignore"):
+        difference = abs(rounded - numbers)
         change = difference / size
     # What is infinite was a mask before; 0 and 1 are in all dtypes.
     return np.where(np.isfinite(change), change, 0)

@@ -59,14 +59,17 @@ class Line:
         for numbers, rounded in self.constants:
             changes = relative_change(numbers, rounded)
             place = np.argmax(changes)
+            # An infinity is rounded to itself.
+            if not changes[place]:
+                continue
             number = numbers[place]
             rounded_number = rounded[place]
             # All numbers that become 1 are as far off, relative to what they leave.
             difference = abs(rounded_number - number)
             changed.append((changes[place], difference, number, rounded_number))
-        change, _, number, rounded_number = max(changed, default=(0, 0, 0, 0))
-        if not change:
+        if not changed:
             return None
+        *_, number, rounded_number = max(changed)
         return float(number), float(rounded_number)
 
 

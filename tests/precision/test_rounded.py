@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax import lax
+from jax import lax, nn
 
 import dtypeguard
 from dtypeguard import Policy, audit_precision
@@ -85,3 +85,9 @@ def test_a_limit_of_the_dtype_is_told_as_the_program_has_it():
 
 def test_a_power_of_two_is_meant_as_it_is():
     assert not audit_precision(lambda x: x * 2.0**-23, X.astype(F32)).error
+
+
+def test_a_mask_of_infinities_warns_of_nothing():
+    mask = np.where(np.tri(8) > 0, 0, -np.inf).astype(np.float32)
+    x = jnp.sin(jnp.arange(64.0)).reshape(8, 8)
+    assert audit_precision(lambda x: nn.softmax(x + mask), x).losses

@@ -91,9 +91,10 @@ class PlanUse:
         if line not in self._entry_of_line:
             matching = [entry for entry in self.plan.entries if matches(entry, line)]
             self._matched.update(matching)
-            # An entry of an expression is an exception from that of its function.
+            # An entry of an expression is an exception from that of its function. Of two
+            # that say as much, the last one counts.
             self._entry_of_line[line] = max(
-                matching,
+                reversed(matching),
                 key=lambda entry: (bool(entry.expression), len(str(entry))),
                 default=None,
             )

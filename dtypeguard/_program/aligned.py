@@ -238,7 +238,8 @@ class Alignment:
                 steps_by_key[key].append(eqn)
         return steps_by_key
 
-    def _source(self, var: Variable) -> "_Source":
+    def _source(self, var: Variable) -> _Source:
+        """Returns the conversions and the constant behind a value."""
         if is_literal(var):
             value = np.asarray(var.val, var.aval.dtype)
             return _Source(value=value)
@@ -309,8 +310,8 @@ class SecondTraces:
 
     @functools.cached_property
     def sibling(self) -> Alignment:
-        """It beside that of other dtypes, which tells what follows the arguments."""
-        # A second trace costs as much as the first, and most programs ask for nothing.
+        """The jaxpr beside its trace of other dtypes, to tell what follows arguments."""
+        # Costs as much as the first trace, and most programs ask for nothing.
         return self.align_sibling()
 
 

@@ -265,8 +265,8 @@ def _for_call(site: Site, leaves: Leaves) -> list[Candidate]:
     if any(kind(leaf.dtype) is None for leaf in leaves):  # `grad` made it on another line
         return [[leave_out_of_grad(leaves, leaves[0].made_at)]]
     positions = differentiated(site)
-    is_part = len(positions) > 1 or any(not leaf.argument.is_whole for leaf in leaves)
-    if positions and is_part:
+    is_whole = all(leaf.argument.is_whole for leaf in leaves)
+    if len(positions) > 1 or (positions and not is_whole):
         line = line_text(site.file, site.line)
         return [[leave_out_of_grad(leaves, line)], wanted]
     if any(leaf.wanted for leaf in leaves):
@@ -307,18 +307,20 @@ def _line_to_change(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
     """Returns the line that makes an argument, or its call; empty if it is a package's."""
     argument = leaf.argument
     if argument.source is None and argument.path:
-        # Its other uses in the call are refused as well, and what JAX has made of it in
-        # the call cannot be changed.
         line = leaf.why.origin and leaf.why.origin.users
-        is_made_in_call = line and (line.file, line.line) == (site.file, site.line)
-        is_number = is_python_number(leaf.values[-1])
-        return "" if is_made_in_call and not is_number else users_line(leaf.why.root)
+        is_on_line = line and (line.file, line.line) == (site.file, site.line)
+        if is_on_line and not is_python_number(leaf.values[-1]):
+            return ""  # JAX has made it in the call
+        # Its other uses in the call are refused as well.
+        return users_line(leaf.why.root)
     is_of_user = argument is not NO_ARGUMENT and not is_installed(site.file)
     # What is only to be rounded for this call is needed as it is elsewhere.
-    is_rounded = kind(leaf.dtype) == kind(dtype) and not leaf.is_narrower_than(dtype)
-    if is_of_user and (not leaf.made_at or (argument.is_whole and is_rounded)):
+    is_of_kind = kind(leaf.dtype) == kind(dtype)
+    is_rounded = is_of_kind and argument.is_whole and not leaf.is_narrower_than(dtype)
+    if is_of_user and (is_rounded or not leaf.made_at):
         # The call may take several lines.
-        return line_text(site.file, getattr(argument.source, "lineno", site.line))
+        line = getattr(argument.source, "lineno", site.line)
+        return line_text(site.file, line)
     return leaf.made_at
 
 

@@ -25,7 +25,8 @@ def find_in_compiled(failure: Failure) -> Finding | None:
         return _find_shared_arrays(site)
     # By the names of the parameters, which the compiled function has no more.
     paths = _PATH_OF_MISMATCH.findall(failure.message)
-    positional = [x for x in itertools.chain(*arguments(site)) if x.base == "args"]
+    named = itertools.chain(*arguments(site))
+    positional = [argument for argument in named if argument.base == "args"]
     leaves = []
     # All are flat, in JAX's order.
     for argument, info in zip(positional, _leaves_compiled_for(site)):

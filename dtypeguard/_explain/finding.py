@@ -107,10 +107,9 @@ class RefusedLeaf:
         Then the line that gave it this dtype is to be changed. In 16 bits a sum or an
         average would stall: such a leaf begins wider.
         """
-        before, after = self.dtypes
-        is_of_kind = self.is_castable and kind(before) == kind(after)
         first, last = self.counts
-        return is_of_kind and before.itemsize >= 4 and first - last > 1
+        is_long = self.dtypes[0].itemsize >= 4
+        return self.is_castable and is_long and first - last > 1
 
     @property
     def begins_as_rarer(self) -> bool:

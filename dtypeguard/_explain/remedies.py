@@ -92,7 +92,8 @@ def give_number(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
     if is_for_int and isinstance(number, float) and math.isfinite(number):
         # The number itself: `int(x)` at its line would hide that a fraction is lost.
         loss = "" if number.is_integer() else lost(leaf.dtype, dtype)
-        return Remedy([leaf], line, f"make {NAMES} an int: {int(number)}{loss}")
+        sentence = f"make {NAMES} an int: {int(number)}{loss}"
+        return Remedy([leaf], line, sentence)
     sentence = f'give {NAMES} as jnp.asarray({number!r}, "{dtype}")'
     return Remedy([leaf], line, sentence, frozenset([dtype]))
 

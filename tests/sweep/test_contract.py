@@ -1,11 +1,14 @@
 """Every optimizer of the catalogue, guarded, wherever JAX needs stable types."""
 
 import functools
+import inspect
 import warnings
 
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
+import optax
+import optax.contrib
 import pytest
 from jax import lax, tree_util
 
@@ -206,6 +209,21 @@ def test_blind_to_the_x64_flag(entry, dtypes):
         with set_x64(x64):
             results.append(program.compile()(carry))
     assert_same(*results)
+
+
+def test_every_factory_of_optax_is_in_the_catalogue_or_left_out():
+    ids = {entry.id.partition("[")[0] for part in entries() for entry in part}
+    promised = {
+        made.__name__
+        for module in (optax, optax.contrib)
+        for made in vars(module).values()
+        if inspect.isfunction(made)
+        and "GradientTransformation" in str(made.__annotations__.get("return"))
+    }
+    assert len(promised) > 50
+    assert promised <= {name.rpartition(".")[2] for name in ids}
+    # Of these no annotation tells.
+    assert ids >= {"optax.MultiSteps", "optax.scale_by_factored_rms"}
 
 
 # Before JAX 0.7 the float64 that optimizers compute under x64 cannot be hidden from them.

@@ -131,12 +131,25 @@ def refused_call(site: Site, leaves: Sequence[RefusedLeaf]) -> Finding:
 
 def leaf_of(argument: Argument, wanted: DType | None, site: Site) -> RefusedLeaf:
     """Returns the leaf of an argument of a call, with the dtype that is wanted."""
-    why = _source_of(argument, of_argument(argument, site), wanted)
-    label = _label(argument, site)
-    return RefusedLeaf(label, (argument.value,), why, argument=argument, wanted=wanted)
+    why = _source_of(argument, of_argument(argument, site))
+    passed_on = ""
+    if kind(wanted) == "int":
+        # `floor` before an index, and neither what it was computed of nor where it is used.
+        lines = lines_of_index(argument.value)
+        if users_line(lines.origin):
+            why = lines
+            passed_on = "as it was given"
+    return RefusedLeaf(
+        _label(argument, site),
+        (argument.value,),
+        why,
+        passed_on=passed_on,
+        argument=argument,
+        wanted=wanted,
+    )
 
 
-def _source_of(argument: Argument, why: Why, wanted: DType | None) -> Why:
+def _source_of(argument: Argument, why: Why) -> Why:
     """Returns the lines of an argument, its source before what passes it on."""
     name = getattr(argument.source, "attr", "")
     if is_python_number(argument.value) and why.origin:
@@ -144,11 +157,6 @@ def _source_of(argument: Argument, why: Why, wanted: DType | None) -> Why:
         line = line_of_option(origin.file, origin.line, name)
         if line is not None:
             return Why(origin_at(origin.file, line, origin.function))
-    if kind(wanted) == "int":
-        # `floor` before an index, and neither what it was computed of nor where it is used.
-        lines = lines_of_index(argument.value)
-        if users_line(lines.origin):
-            return lines
     return why
 
 

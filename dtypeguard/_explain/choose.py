@@ -314,10 +314,14 @@ def _line_to_change(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
         # Its other uses in the call are refused as well.
         return users_line(leaf.why.root)
     is_of_user = argument is not NO_ARGUMENT and not is_installed(site.file)
-    # What is only to be rounded for this call is needed as it is elsewhere.
-    is_of_kind = kind(leaf.dtype) == kind(dtype)
-    is_rounded = is_of_kind and argument.is_whole and not leaf.is_narrower_than(dtype)
-    if is_of_user and (is_rounded or not leaf.made_at):
+    # What is only to be rounded for this call is needed as it is elsewhere, and so is a
+    # float that was computed: an interpolation has its fraction for a weight.
+    if kind(leaf.dtype) == kind(dtype):
+        is_needed = argument.is_whole and not leaf.is_narrower_than(dtype)
+    else:
+        is_of_jax = isinstance(leaf.values[-1], jax.Array) and not leaf.passed_on
+        is_needed = is_of_jax and leaf.is_computed
+    if is_of_user and (is_needed or not leaf.made_at):
         # The call may take several lines.
         line = getattr(argument.source, "lineno", site.line)
         return line_text(site.file, line)
@@ -328,7 +332,6 @@ def _as_argument(leaf: RefusedLeaf, dtype: DType, line: str) -> Remedy:
     """Returns the remedy for an argument at a line."""
     if is_python_number(leaf.values[-1]):
         return give_number(leaf, line, dtype)
-    is_computed = leaf.why.is_promoted or leaf.why.cause is not None
-    if line == leaf.made_at and not is_computed:
+    if line == leaf.made_at and not leaf.is_computed:
         return begin_as(leaf, line, dtype)
     return cast(leaf, line, dtype, f"cast {NAMES} to {dtype}")

@@ -37,7 +37,7 @@ class Failure:
     @property
     def is_of_jax(self) -> bool:
         """Whether JAX raised it, and not what JAX has called."""
-        return len(self.sites[-1].called_frames) > 0
+        return bool(self.sites[-1].called_frames)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class RefusedLeaf:
         begun_for: the line that forced the first dtype of the leaf of a carry.
         counts: how many inputs of a body have its first dtype, and its last.
         branch: the branch that returns it, by the name of its parameter.
-        passed_on: how a branch returns what was there before, as a note says it.
+        passed_on: how a branch, or an index, has what was there before, as a note says it.
         argument: the argument that has the type.
         wanted: the dtype that a call takes; None if its arguments are to be alike.
     """
@@ -92,6 +92,11 @@ class RefusedLeaf:
     def made_at(self) -> str:
         """The user's line that gave the leaf its type; empty if it is not known."""
         return users_line(self.why.origin)
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether a line computes the leaf of other values."""
+        return self.why.is_promoted or self.why.cause is not None
 
     @property
     def written(self) -> str:

@@ -106,6 +106,18 @@ def test_a_line_of_a_package_has_the_number_of_a_line_of_the_user():
         assert f"\nAt {line(__file__, 'narrow')} begin on_true as float32." in note, note
 
 
+def test_a_float_that_is_computed_is_an_int_as_an_index_alone():
+    """A weight of an interpolation may be computed of it as well."""
+
+    def interpolated(x):
+        place = x / 0.5
+        return F32[place] * (place % 1)  # index
+
+    note = note_on(lambda: jax.jit(interpolated)(jnp.ones(3)))
+    if sys.version_info >= (3, 12):
+        assert f"\nAt {line(__file__, 'index')} cast place to int32" in note, note
+
+
 SIZES = {
     "index": lambda size: F32[:size],
     "index.stop": lambda size: F32.at[:size].set(0),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 from jax.core import Tracer
 
-from .._leaves.dtypes import is_array, is_weak, kind
+from .._leaves.dtypes import is_array, is_python_number, is_weak, kind
 from .._leaves.types import Aval, Leaf
 from .._program.graph import Equation, Graph
 from .._program.trace import Program
@@ -111,6 +111,8 @@ def of_weak_leaf(program: Program, number: int, leaf: Leaf) -> Why:
         line = line_of(root.cause)
         if line is not None:
             return Why(line)
+    if is_python_number(leaf):
+        return Why(of_number("", leaf))
     line = recorded(leaf).root
     return Why(line or line_of_tracer(leaf))
 
@@ -144,7 +146,7 @@ def recorded(value: Leaf) -> Why:
 
 
 def of_number(name: str, value: object) -> Origin | None:
-    """Returns the line that gave a Python number, by its name."""
+    """Returns the line that gave a Python number, by its name or if one line alone did."""
     record = RECORD.recorder.record_of_number(name, value)
     if record is None:
         return None

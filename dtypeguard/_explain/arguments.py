@@ -46,8 +46,11 @@ def _candidates(site: Site) -> Iterator[Sequence[Argument]]:
     The outermost is the one that the user calls, by the names of the documentation.
     """
     if isinstance(site.node, ast.Subscript):
-        in_index = [x for x in looked_up(site) if x.source is not site.node.value]
-        yield [dataclasses.replace(x, base="index", path=()) for x in in_index]
+        in_index = []
+        for argument in looked_up(site):
+            if argument.source is not site.node.value:
+                in_index.append(dataclasses.replace(argument, base="index", path=()))
+        yield in_index
     yield from arguments(site)
 
 
@@ -56,7 +59,10 @@ def _refused(
 ) -> Sequence[Argument]:
     """Returns the arguments of the types that a message refuses."""
     by_name = [x for x in candidates if x.base in complaint.parameters]
-    refused = [x for x in by_name or candidates if complaint.refuses(x.value)]
+    refused = []
+    for argument in by_name or candidates:
+        if complaint.refuses(argument.value):
+            refused.append(argument)
     if complaint.wanted is None:
         return _that_differ(refused, complaint)
     # What is differentiated may be in a function that is given to another one.
@@ -69,10 +75,17 @@ def _that_differ(refused: Sequence[Argument], complaint: Complaint) -> Sequence[
         refused = [x for x in refused if x.base not in PLACES]
     # A Python number may be an option, such as an axis.
     arrays = [x for x in refused if not is_python_number(x.value)]
-    if complaint.refused <= {str(dtype_of(x.value)) for x in arrays}:
+    if complaint.refused <= _names_of_dtypes(arrays):
         refused = arrays
     dtypes = {dtype_of(x.value) for x in refused}
-    return refused if len(dtypes) > 1 else []
+    if len(dtypes) > 1:
+        return refused
+    return []
+
+
+def _names_of_dtypes(refused: Sequence[Argument]) -> set[str]:
+    """Returns the dtypes of arguments, in the words of a message."""
+    return {str(dtype_of(x.value)) for x in refused}
 
 
 def _finding_in_jax(
@@ -82,7 +95,8 @@ def _finding_in_jax(
     bases = {argument.base for argument in refused}
     if kind(wanted) == "int" and not bases <= WHOLE_NUMBERS | complaint.parameters:
         wanted = None  # no float is cast to an int but for an index or a size
-    return refused_call(site, [leaf_of(x, wanted, site) for x in refused])
+    leaves = [leaf_of(x, wanted, site) for x in refused]
+    return refused_call(site, leaves)
 
 
 def _find_in_call_of_package(failure: Failure, complaint: Complaint) -> Finding | None:
@@ -91,10 +105,14 @@ def _find_in_call_of_package(failure: Failure, complaint: Complaint) -> Finding 
     They may have passed through a function that the package compiles.
     """
     finding = find_checked(failure, complaint)
-    dtypes = {leaf.dtype for leaf in finding.leaves} if finding else set()
+    if finding is None:
+        return None
+    dtypes = {leaf.dtype for leaf in finding.leaves}
+    kinds = set(map(kind, dtypes))
     # Ints beside floats, or one type alone, may be no part of what a package refuses.
-    is_one_kind = len(set(map(kind, dtypes))) == 1
-    return finding if is_one_kind and len(dtypes) > 1 else None
+    if len(kinds) == 1 and len(dtypes) > 1:
+        return finding
+    return None
 
 
 def find_checked(failure: Failure, complaint: Complaint) -> Finding | None:
@@ -108,7 +126,8 @@ def find_checked(failure: Failure, complaint: Complaint) -> Finding | None:
                 refused.append(argument)
         if refused:
             wanted = _dtype_that_is_expected(refused, complaint)
-            return refused_call(site, [leaf_of(x, wanted, site) for x in refused])
+            leaves = [leaf_of(x, wanted, site) for x in refused]
+            return refused_call(site, leaves)
     return None
 
 
@@ -117,10 +136,12 @@ def _dtype_that_is_expected(
 ) -> DType | None:
     """Returns the dtype that a call takes; None if it is not known."""
     # Of two types that a message names, the call has one: the library has the other.
-    missing = complaint.refused.difference(str(dtype_of(x.value)) for x in refused)
+    missing = complaint.refused - _names_of_dtypes(refused)
     if len(complaint.refused) == 2 and len(missing) == 1:
         return jnp.dtype(min(missing))
-    return complaint.wanted if len(refused) == 1 else None
+    if len(refused) == 1:
+        return complaint.wanted
+    return None
 
 
 def refused_call(site: Site, leaves: Sequence[RefusedLeaf]) -> Finding:

@@ -6,7 +6,6 @@ agree afterwards is tried, and not reasoned about.
 """
 
 import dataclasses
-import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -69,8 +68,11 @@ def choose(finding: Finding, sites: Sequence[Site]) -> Advice:
     if isinstance(cause, SharedArrays):
         return Advice([[own_arrays(leaves, cause.holder)]])
     if any(map(_has_key, leaves)):
-        raw_keys = [leaf for leaf in leaves if "int" in map(kind, leaf.dtypes)]
-        return Advice([list(map(wrap_raw_key, raw_keys))])
+        remedies = []
+        for leaf in leaves:
+            if "int" in map(kind, leaf.dtypes):
+                remedies.append(wrap_raw_key(leaf))
+        return Advice([remedies])
     is_of_optimizer = _is_of_optimizer(finding, sites)
     if isinstance(cause, ControlFlow) and cause.is_loop:
         return _that_agree(cause, _for_loop(cause, leaves, is_of_optimizer))
@@ -89,15 +91,21 @@ def _has_key(leaf: RefusedLeaf) -> bool:
 def _is_of_optimizer(finding: Finding, sites: Sequence[Site]) -> bool:
     """Returns whether an Optax optimizer made the call, or has all the lines."""
     # Up to the user's own function, which the optimizer may have called.
-    inside_out = reversed(sites)
-    installed = itertools.takewhile(lambda site: is_installed(site.file), inside_out)
-    if is_update(frame_of(site.frame) for site in installed):
+    installed_frames = []
+    for site in reversed(sites):
+        if not is_installed(site.file):
+            break
+        installed_frames.append(frame_of(site.frame))
+    if is_update(installed_frames):
         return True
     if isinstance(finding.cause, Site):
         return False
-    # What a branch passes on was not made by its optimizer.
-    changed = [leaf for leaf in finding.leaves if leaf.why.origin and not leaf.passed_on]
-    return {leaf.is_of_optimizer for leaf in changed} == {True}
+    verdicts = set()
+    for leaf in finding.leaves:
+        # What a branch passes on was not made by its optimizer.
+        if leaf.why.origin and not leaf.passed_on:
+            verdicts.add(leaf.is_of_optimizer)
+    return verdicts == {True}
 
 
 # Loops
@@ -130,7 +138,8 @@ def _drifts_of_widened(loop: ControlFlow, candidate: Candidate) -> dict[int, Lea
         for place, after in (drifts or {}).items():
             first = loop.first[place]
             path = loop.path(body.name + body.carried.paths[place])
-            leaf = RefusedLeaf(path, (first, after), Why(begun=of_leaf(first)), place)
+            lines = Why(begun=of_leaf(first))
+            leaf = RefusedLeaf(path, (first, after), lines, place)
             if place not in changed and leaf.widens:
                 widened.append(_begin(leaf, loop))
         if not widened:
@@ -151,27 +160,31 @@ def _for_loop(
     function = _users_function(leaves)
     if loop.is_of_jax or (is_installed(loop.file) and function is None):
         # Nobody edits its body: a leaf can only begin otherwise, where it begins.
-        if all(users_line(leaf.why.begun) for leaf in leaves):
+        if all(leaf.begun_at for leaf in leaves):
             yield begins
         return
     changes = []
     for leaf, begin in zip(leaves, begins):
-        before = leaf.dtypes[0]
+        before = leaf.first_dtype
         if leaf.is_of_optimizer:
             continue  # no line of the user is wrong
         if leaf.is_odd_after or not leaf.widens:
-            begin = cast(leaf, leaf.made_at, before, f"cast {NAMES} back to {before}")
+            write = f"cast {NAMES} back to {before}"
+            begin = cast(leaf, leaf.made_at, before, write)
         changes.append(begin)
     guards = _guards(loop, leaves, function)
     if len(changes) < len(leaves):
         changes += guards  # the optimizer's leaves are left to it
     yield changes
-    yield begins if all(leaf.is_odd_after for leaf in leaves) else guards
+    if all(leaf.is_odd_after for leaf in leaves):
+        yield begins
+    else:
+        yield guards
 
 
 def _begin(leaf: RefusedLeaf, loop: ControlFlow) -> Remedy:
     # Where the line of the first value is not known, the call of the loop has it.
-    line = users_line(leaf.why.begun) or users_line(loop.line)
+    line = leaf.begun_at or users_line(loop.line)
     return begin_as(leaf, line, leaf.dtype)
 
 
@@ -195,7 +208,9 @@ def _guards(loop: ControlFlow, leaves: Leaves, function: Frame | None) -> Candid
     carry = loop.carry
     if short_path(loop.file).startswith(os.path.join("flax", "core")):
         # Linen gives a function its module before the carry, and a method as `self`.
-        carry = 0 if "." in name else 1
+        carry = 1
+        if "." in name:
+            carry = 0
     return [guard_body(leaves, "", f"what you give to {library}", name, carry)]
 
 
@@ -236,8 +251,11 @@ def _let_branches_return(results: Leaves, dtype: DType) -> Candidate:
         return [begin_as(leaf, leaf.made_at, dtype)]
     branches = " and ".join(leaf.branch for leaf in changed)
     is_on_one_line = len(changed) == 1 and not leaf.passed_on
-    line = leaf.made_at if is_on_one_line else ""
-    return [cast(leaf, line, dtype, f"let {branches} return {NAMES} as {dtype}")]
+    line = ""
+    if is_on_one_line:
+        line = leaf.made_at
+    write = f"let {branches} return {NAMES} as {dtype}"
+    return [cast(leaf, line, dtype, write)]
 
 
 def _dtypes_to_meet_in(leaves: Leaves) -> list[DType]:
@@ -246,10 +264,13 @@ def _dtypes_to_meet_in(leaves: Leaves) -> list[DType]:
     def standing(leaf: RefusedLeaf) -> tuple[int, bool]:
         # A float that becomes an int loses its fraction, and a number of Python's gives
         # way to an array.
-        return rank(leaf.dtype), not is_weak(leaf.values[-1])
+        return rank(leaf.dtype), not is_weak(leaf.value)
 
     highest = max(map(standing, leaves))
-    dtypes = {leaf.dtype for leaf in leaves if standing(leaf) == highest}
+    dtypes = set()
+    for leaf in leaves:
+        if standing(leaf) == highest:
+            dtypes.add(leaf.dtype)
     return sorted(dtypes, key=width, reverse=True)
 
 
@@ -274,9 +295,13 @@ def _for_call(site: Site, leaves: Leaves) -> list[Candidate]:
     if leaves[0].argument is NO_ARGUMENT:
         return []  # the cotangents of a rule that is not known
     # What a package computed cannot be changed: what it is written into can.
-    for dtypes in (_meeting(leaves), [leaf.dtype for leaf in leaves]):
-        candidates = [_as_arguments(leaves, site, dtype) for dtype in dtypes]
-        possible = [candidate for candidate in candidates if candidate]
+    own_dtypes = [leaf.dtype for leaf in leaves]
+    for dtypes in (_meeting(leaves), own_dtypes):
+        possible = []
+        for dtype in dtypes:
+            candidate = _as_arguments(leaves, site, dtype)
+            if candidate:
+                possible.append(candidate)
         if possible:
             return possible
     return []
@@ -309,7 +334,7 @@ def _line_to_change(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
     if argument.source is None and argument.path:
         line = leaf.why.origin and leaf.why.origin.users
         is_on_line = line and (line.file, line.line) == (site.file, site.line)
-        if is_on_line and not is_python_number(leaf.values[-1]):
+        if is_on_line and not is_python_number(leaf.value):
             return ""  # JAX has made it in the call
         # Its other uses in the call are refused as well.
         return users_line(leaf.why.root)
@@ -319,7 +344,7 @@ def _line_to_change(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
     if kind(leaf.dtype) == kind(dtype):
         is_needed = argument.is_whole and not leaf.is_narrower_than(dtype)
     else:
-        is_of_jax = isinstance(leaf.values[-1], jax.Array) and not leaf.passed_on
+        is_of_jax = isinstance(leaf.value, jax.Array) and not leaf.passed_on
         is_needed = is_of_jax and leaf.is_computed
     if is_of_user and (is_needed or not leaf.made_at):
         # The call may take several lines.
@@ -330,7 +355,7 @@ def _line_to_change(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
 
 def _as_argument(leaf: RefusedLeaf, dtype: DType, line: str) -> Remedy:
     """Returns the remedy for an argument at a line."""
-    if is_python_number(leaf.values[-1]):
+    if is_python_number(leaf.value):
         return give_number(leaf, line, dtype)
     if line == leaf.made_at and not leaf.is_computed:
         return begin_as(leaf, line, dtype)

@@ -80,18 +80,37 @@ class RefusedLeaf:
         return self.dtypes[-1]
 
     @property
+    def first_dtype(self) -> DType:
+        """The dtype of the first value: for the leaf of a carry, that before a turn."""
+        return self.dtypes[0]
+
+    @property
+    def value(self) -> Aval | Leaf:
+        """The value of the refused dtype."""
+        return self.values[-1]
+
+    @property
+    def begins_weak(self) -> bool:
+        """Whether the first value has not chosen its type."""
+        return is_weak(self.values[0])
+
+    @property
     def is_castable(self) -> bool:
         """Whether a guard casts the leaf of a carry back."""
-        first = self.dtypes[0]
-        # A weak leaf has chosen no type: it takes the one that comes back.
-        if self.place < 0 or self.is_reshaped or is_weak(self.values[0]):
+        # A weak leaf takes the type that comes back.
+        if self.place < 0 or self.is_reshaped or self.begins_weak:
             return False
-        return fits(first, self.dtype)
+        return fits(self.first_dtype, self.dtype)
 
     @property
     def made_at(self) -> str:
         """The user's line that gave the leaf its type; empty if it is not known."""
         return users_line(self.why.origin)
+
+    @property
+    def begun_at(self) -> str:
+        """The user's line that gave the first value its type; empty if it is not known."""
+        return users_line(self.why.begun)
 
     @property
     def is_computed(self) -> bool:
@@ -113,7 +132,7 @@ class RefusedLeaf:
         average would stall: such a leaf begins wider.
         """
         first, last = self.counts
-        is_long = self.dtypes[0].itemsize >= 4
+        is_long = self.first_dtype.itemsize >= 4
         return self.is_castable and is_long and first - last > 1
 
     @property
@@ -124,10 +143,10 @@ class RefusedLeaf:
         most often the mistake: on 36 programs by others it told the line to change more
         often than the lossless direction did.
         """
-        if not users_line(self.why.begun):
+        if not self.begun_at:
             return False
         # What has no line in the body is to be changed where it begins.
-        if is_weak(self.values[0]) or self.why.origin is None:
+        if self.begins_weak or self.why.origin is None:
             return True
         if self.is_of_optimizer or self.why.cause is None:  # the user's own cast
             return False
@@ -138,18 +157,21 @@ class RefusedLeaf:
     @property
     def is_reshaped(self) -> bool:
         """Whether the values differ in their shapes."""
-        return len({np.shape(value) for value in self.values}) > 1
+        shapes = set(map(np.shape, self.values))
+        return len(shapes) > 1
 
     @property
     def widens(self) -> bool:
         """Whether the leaf of a carry loses nothing if it begins as it comes back."""
-        if self.is_reshaped or is_weak(self.values[0]):
+        if self.is_reshaped or self.begins_weak:
             return True
-        return width(self.dtype) > width(self.dtypes[0])
+        return width(self.dtype) > width(self.first_dtype)
 
     def is_narrower_than(self, dtype: DType) -> bool:
         """Returns whether another dtype of its kind holds more than the refused one."""
-        return kind(self.dtype) == kind(dtype) and width(self.dtype) < width(dtype)
+        if kind(self.dtype) != kind(dtype):
+            return False
+        return width(self.dtype) < width(dtype)
 
     @property
     def is_of_optimizer(self) -> bool:

@@ -11,7 +11,7 @@ from .._leaves.cast_text import lost
 from .._leaves.dtypes import is_weak, kind
 from .._leaves.leaf_type import type_text
 from .._leaves.types import DType
-from .finding import RefusedLeaf, users_line
+from .finding import RefusedLeaf
 
 # Stands in a sentence for the names of the leaves: one sentence may be for several.
 NAMES = "{names}"
@@ -39,9 +39,9 @@ class Remedy:
 
 def begin_as(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
     """Returns the remedy to begin a leaf in the dtype in which it is needed."""
-    type_ = f"{dtype}{lost(leaf.dtypes[0], dtype)}"
+    type_ = f"{dtype}{lost(leaf.first_dtype, dtype)}"
     if leaf.is_reshaped:
-        type_ = type_text(leaf.values[-1])
+        type_ = type_text(leaf.value)
     return Remedy([leaf], line, f"begin {NAMES} as {type_}", begins=True)
 
 
@@ -54,7 +54,7 @@ def cast(leaf: RefusedLeaf, line: str, dtype: DType, write: str) -> Remedy:
     code = f'.astype("{dtype}"){lost(leaf.dtype, dtype)}'
     if kind(leaf.dtype) == "complex" and kind(dtype) != "complex":
         code = f".real{code}"
-    if leaf.branch and is_weak(leaf.values[-1]):  # a number has no method to cast it
+    if leaf.branch and is_weak(leaf.value):  # a number has no method to cast it
         code = f'jnp.asarray(..., "{dtype}")'
     sentence = f"{write}: {code}"
     reads_other_types = leaf.why.is_promoted or leaf.place >= 0
@@ -68,7 +68,9 @@ def guard_body(
 ) -> Remedy:
     """Returns the remedy to guard the body of a loop, which casts all leaves back."""
     is_name = function.replace(".", "").isidentifier()
-    arguments = function if is_name else "lambda ..."
+    arguments = "lambda ..."
+    if is_name:
+        arguments = function
     if carry:
         arguments += f", carry={carry}"
     sentence = f"guard {what}: dtypeguard.guard_step({arguments})"
@@ -82,16 +84,18 @@ def guard_optimizer(leaves: Sequence[RefusedLeaf]) -> Remedy:
 
 
 def _dtypes_cast_back(leaves: Sequence[RefusedLeaf]) -> frozenset[DType]:
-    return frozenset(leaf.dtypes[0] for leaf in leaves if leaf.is_castable)
+    return frozenset(leaf.first_dtype for leaf in leaves if leaf.is_castable)
 
 
 def give_number(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
     """Returns the remedy to give an int for a float of Python's, else an array."""
-    number = leaf.values[-1]
+    number = leaf.value
     is_for_int = kind(dtype) == "int"
     if is_for_int and isinstance(number, float) and math.isfinite(number):
         # The number itself: `int(x)` at its line would hide that a fraction is lost.
-        loss = "" if number.is_integer() else lost(leaf.dtype, dtype)
+        loss = ""
+        if not number.is_integer():
+            loss = lost(leaf.dtype, dtype)
         sentence = f"make {NAMES} an int: {int(number)}{loss}"
         return Remedy([leaf], line, sentence)
     sentence = f'give {NAMES} as jnp.asarray({number!r}, "{dtype}")'
@@ -113,5 +117,7 @@ def own_arrays(leaves: Sequence[RefusedLeaf], holder: str) -> Remedy:
 
 def wrap_raw_key(leaf: RefusedLeaf) -> Remedy:
     """Returns the remedy to make a typed key of the array of integers that is one."""
-    line = leaf.made_at if kind(leaf.dtype) else users_line(leaf.why.begun)
+    line = leaf.made_at
+    if not kind(leaf.dtype):  # it is the key, and its other value the raw one
+        line = leaf.begun_at
     return Remedy([leaf], line, f"make {NAMES} a key: jax.random.wrap_key_data(...)")

@@ -69,7 +69,9 @@ def text_of(
         hint: a sentence that says how to have lines recorded.
     """
     groups = _groups(finding.leaves, advice)
-    listed = groups if is_whole else groups[:CAUSES]
+    listed = groups[:CAUSES]
+    if is_whole:
+        listed = groups
     facts: list[str] = []
     for group in listed:
         facts += _names(group, is_whole)
@@ -83,7 +85,8 @@ def text_of(
     lines += [f"  {line}" for line in facts]
     lines += _advice_lines(advice)
     longest = max(map(len, groups))
-    if not is_whole and (longest > FEW or len(groups) > CAUSES):
+    is_too_long = longest > FEW or len(groups) > CAUSES
+    if is_too_long and not is_whole:
         lines.append(_HINT)
     return "\n".join(lines)
 
@@ -144,9 +147,11 @@ def _facts(leaf: RefusedLeaf, has_shapes: bool) -> list[tuple[str, Origin | None
     """Returns what each line behind the type of a leaf did, the one to change first."""
     why = leaf.why
     # A line that did both stands once.
-    cause = None if why.cause == why.origin else why.cause
+    cause = why.cause
+    if cause == why.origin:
+        cause = None
     if leaf.branch:
-        result = f"{leaf.branch} gives {_type_of(leaf.values[-1], has_shapes)}"
+        result = f"{leaf.branch} gives {_type_of(leaf.value, has_shapes)}"
         if leaf.passed_on:
             result += f" ({leaf.passed_on})"
         facts = [(result, why.origin)]
@@ -154,15 +159,16 @@ def _facts(leaf: RefusedLeaf, has_shapes: bool) -> list[tuple[str, Origin | None
             facts.append((f"  because of {leaf.dtype}", cause))
         return facts
     before = _type_of(leaf.values[0], leaf.is_reshaped)
-    after = _type_of(leaf.values[-1], leaf.is_reshaped)
+    after = _type_of(leaf.value, leaf.is_reshaped)
     forced = (f"because of {after}", cause)
-    begins = [(f"begins as {before}", why.begun), (f"because of {before}", leaf.begun_for)]
+    begins = (f"begins as {before}", why.begun)
+    forced_first = (f"because of {before}", leaf.begun_for)
     becomes = (f"becomes {after}", why.origin)
     if leaf.begins_as_rarer:
-        return [*begins, forced, becomes]
+        return [begins, forced_first, forced, becomes]
     if leaf.is_of_optimizer:  # a guard around it changes no line of the user's
-        return [becomes, forced, *begins]
-    return [forced, becomes, *begins]
+        return [becomes, forced, begins, forced_first]
+    return [forced, becomes, begins, forced_first]
 
 
 def _type_of(value: Leaf, has_shape: bool = True) -> str:
@@ -193,9 +199,14 @@ def _advice_lines(advice: Advice) -> list[str]:
 def _sentences(word: str, remedies: Sequence[Remedy]) -> Iterator[str]:
     """Yields a sentence for all remedies of one line that say the same."""
     for group in grouped(remedies, lambda remedy: (remedy.line, remedy.sentence)):
-        names = [leaf.written for remedy in group for leaf in remedy.leaves]
-        write = group[0].sentence.replace(NAMES, _name_of_leaves(names))
-        place = f"at {group[0].line} " if group[0].line else ""
+        names = []
+        for remedy in group:
+            names += [leaf.written for leaf in remedy.leaves]
+        first = group[0]
+        write = first.sentence.replace(NAMES, _name_of_leaves(names))
+        place = ""
+        if first.line:
+            place = f"at {first.line} "
         sentence = f"{word}{place}{write}."
         yield sentence[0].upper() + sentence[1:]
         word = "and "  # whatever comes next is to be written as well

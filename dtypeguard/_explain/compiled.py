@@ -32,8 +32,11 @@ def find_in_compiled(failure: Failure) -> Finding | None:
     for argument, info in zip(positional, _leaves_compiled_for(site)):
         if paths and dtype_of(argument.value) != info.dtype:
             leaf = leaf_of(argument, info.dtype, site)
-            leaves.append(dataclasses.replace(leaf, path=paths.pop(0)))
-    return refused_call(site, leaves) if leaves else None
+            path = paths.pop(0)
+            leaves.append(dataclasses.replace(leaf, path=path))
+    if leaves:
+        return refused_call(site, leaves)
+    return None
 
 
 def _leaves_compiled_for(site: Site) -> Sequence[jax.stages.ArgInfo]:
@@ -58,7 +61,8 @@ def _find_shared_arrays(site: Site) -> Finding | None:
         return None
     leaves = [leaf_of(x, None, site) for x in shared]
     # An array that stands in the call by itself is needed once for each argument.
-    holders = [sources[0].text for sources in grouped(shared, lambda x: x.source)]
+    by_source = grouped(shared, lambda x: x.source)
+    holders = [group[0].text for group in by_source]
     holder = ", ".join(holders)
     if len(holders) > 1:
         holder = f"({holder})"

@@ -24,7 +24,9 @@ def find_in_control_flow(failure: Failure) -> Finding | None:
     """Returns the leaves of the first call that come back in the types of a message."""
     # Outside in: a `fori_loop` is the user's, the `scan` inside of it JAX's.
     for call in control_flow(failure.frames):
-        find = _find_in_loop if call.is_loop else _find_in_branches
+        find = _find_in_branches
+        if call.is_loop:
+            find = _find_in_loop
         finding = find(call, failure)
         if finding.leaves:
             return finding
@@ -49,18 +51,24 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> Finding:
         place = paths.index(path)
         first = call.first[place]
         # No line in what JAX wrote is anything to the user.
-        origin = drift.origin or (call.line if call.is_of_jax else None)
+        origin = drift.origin
+        if origin is None and call.is_of_jax:
+            origin = call.line
         # To change the line that made an array would change other leaves that hold it as
         # well, as the params of an average.
         is_shared = any(first is array for array in right_arrays)
-        begun = Why() if is_shared else _lines_of_first(first, drift, call)
+        begun = Why()
+        if not is_shared:
+            begun = _lines_of_first(first, drift, call)
         why = Why(origin, drift.cause, begun.origin)
         counts = [dtypes.count(aval.dtype) for aval in drift.avals]
         leaf = RefusedLeaf(
             call.path(path), drift.avals, why, place, begun_for=begun.cause, counts=counts
         )
         leaves.append(leaf)
-    verb = "comes" if len(leaves) == 1 else "come"
+    verb = "come"
+    if len(leaves) == 1:
+        verb = "comes"
     loop = call.kind.name
     headline = f"{count(leaves)} of the carry of {loop} {verb} back in another type."
     return Finding(headline, leaves, call)
@@ -82,9 +90,11 @@ def _refused_drifts(call: ControlFlow, failure: Failure) -> dict[str, Drift]:
 
 def _is_named(dtype: DType, message: str) -> bool:
     """Returns whether a message names a dtype, in full as JAX or short as Equinox."""
+    name = str(dtype)
     # bf16, f32, u8, c64
-    short = re.sub(r"(loat|nt|omplex)(?=\d)", "", str(dtype).replace("uint", "u"))
-    return str(dtype) in message or short in message
+    short = name.replace("uint", "u")
+    short = re.sub(r"(loat|nt|omplex)(?=\d)", "", short)
+    return name in message or short in message
 
 
 def _drifts_of_equinox(call: ControlFlow) -> Iterator[Drift]:
@@ -109,7 +119,8 @@ def _lines_of_first(first: Leaf, drift: Drift, call: ControlFlow) -> Why:
         # A mask or a count is right as it is made, and wrong as the beginning of a sum.
         lines = lines_of_equation(first)
     if not users_line(lines.origin):
-        lines = Why(of_leaf(first, str(key_value(drift.keys[-1]))))
+        name = key_value(drift.keys[-1])
+        lines = Why(of_leaf(first, str(name)))
     if lines.origin is None and is_python_number(first):
         return Why(call.line)  # which writes the number, or is given it
     return lines

@@ -24,7 +24,8 @@ def find_cotangents(failure: Failure) -> Finding | None:
         # The function of JAX that adds two of them, whatever a release calls it.
         if is_users(code.co_filename) or code.co_argcount != 2:
             continue
-        values: list[Leaf] = [frame.f_locals.get(name) for name in code.co_varnames[:2]]
+        parameters = code.co_varnames[:2]
+        values: list[Leaf] = [frame.f_locals.get(name) for name in parameters]
         if all(map(is_array, values)) and values[0].dtype != values[1].dtype:
             # Two uses of a value give back its dtype: the wide one is a rule's own.
             narrow, wide = sorted(values, key=lambda value: width(value.dtype))

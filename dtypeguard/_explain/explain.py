@@ -150,4 +150,6 @@ def _finding(failure: Failure) -> Finding | None:
         return finding
     # Any message may name dtypes: last, and only if another library has raised it.
     about = complaint_of_a_package(failure.message)
-    return find_checked(failure, about) if about else None
+    if about is None:
+        return None
+    return find_checked(failure, about)

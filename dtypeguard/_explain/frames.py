@@ -10,7 +10,6 @@ release that changes them may cost a note, and nothing else.
 import contextlib
 import dataclasses
 import inspect
-import itertools
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -128,8 +127,11 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
     Args:
         frames: those that the error passed through, outside in.
     """
-    of_libraries = list(itertools.takewhile(_is_of_libraries, reversed(frames)))
-    first = len(frames) - len(of_libraries)
+    first = len(frames)
+    for frame in reversed(frames):
+        if not _is_of_libraries(frame):
+            break
+        first -= 1
     line = origin_of_frame(frames[first - 1])
     for number in range(first, len(frames)):
         inner_frames = frames[number:]
@@ -139,7 +141,9 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
                 continue
             # JAX has let them go, or has fewer than there are branches.
             with contextlib.suppress(LookupError, AttributeError, ValueError):
-                read = _read_branches if kind.branches else _read_loop
+                read = _read_loop
+                if kind.branches:
+                    read = _read_branches
                 call = read(kind, line, arguments, inner_frames)
                 # If a body was running, the error is of a call inside of it.
                 codes = {body.code for body in call.bodies.values()}
@@ -195,7 +199,8 @@ def _read_branches(
     for name in kind.branches:
         value = arguments[name]
         if isinstance(value, Sequence):
-            functions |= {f"{name}[{i}]": branch for i, branch in enumerate(value)}
+            for number, branch in enumerate(value):
+                functions[f"{name}[{number}]"] = branch
         else:
             functions[name] = value
     operands = tuple(arguments.get("operands", ()))
@@ -241,7 +246,9 @@ def _jaxprs(frames: Sequence[FrameType]) -> Iterator[tuple[str, Jaxpr]]:
         if is_users(frame.f_code.co_filename):
             continue
         for name, value in list(variables_of(frame).items()):
-            items = value if type(value) in (list, tuple) else [value]
+            items = [value]
+            if type(value) in (list, tuple):
+                items = value
             for item in items:
                 if isinstance(item, (core.Jaxpr, core.ClosedJaxpr)):
                     yield name, item
@@ -249,5 +256,6 @@ def _jaxprs(frames: Sequence[FrameType]) -> Iterator[tuple[str, Jaxpr]]:
 
 def _is_of_libraries(frame: FrameType) -> bool:
     """Returns whether a frame belongs to JAX or to Equinox."""
-    module, _, _ = frame.f_globals.get("__name__", "").partition(".")
-    return module == "equinox" or not is_users(frame.f_code.co_filename)
+    name = frame.f_globals.get("__name__", "")
+    top_package, _, _ = name.partition(".")
+    return top_package == "equinox" or not is_users(frame.f_code.co_filename)

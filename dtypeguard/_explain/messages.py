@@ -158,22 +158,29 @@ def complaint(message: str) -> Complaint | None:
 
 def _complaint_of_role(role: Role, match: re.Match[str]) -> Complaint | None:
     groups = match.groupdict()  # not every pattern has both
-    parameters = role.parameters | {groups.get("parameter", "")} - {""}
+    parameters = role.parameters
+    if "parameter" in groups:
+        parameters |= {groups["parameter"]}
     if role.wanted == "alike":  # JAX writes those of Python's numbers `<class 'float'>`
         types = re.findall(rf"{_TYPE}|(?<=<class ')\w+", match.string)
         return Complaint(frozenset(types), None, parameters)
     wanted = groups.get("wanted") or role.wanted
     types = _GIVEN.findall(match.string) or re.findall(_TYPE, match.string)
-    if wanted == "int32":
-        refused = [name for name in types if kind(jnp.dtype(name)) not in ("int", "bool")]
-    else:
-        refused = [name for name in types if name != wanted]
+    refused = []
+    for name in types:
+        is_taken = name == wanted
+        if wanted == "int32":
+            is_taken = kind(jnp.dtype(name)) in ("int", "bool")
+        if not is_taken:
+            refused.append(name)
     if "wanted" in groups and not refused:
         return None  # they differ in something else, such as their shapes
+    wanted_dtype = jnp.dtype(wanted)
     if role.wanted == "complex64":  # which loses half of the digits of a float64
-        wanted = promoted(jnp.dtype(wanted), jnp.dtype(refused[0]))
+        refused_dtype = jnp.dtype(refused[0])
+        wanted_dtype = promoted(wanted_dtype, refused_dtype)
     types_refused = frozenset(refused[:1]) or role.refused
-    return Complaint(types_refused, jnp.dtype(wanted), parameters, role.is_checked)
+    return Complaint(types_refused, wanted_dtype, parameters, role.is_checked)
 
 
 def complaint_of_a_package(message: str) -> Complaint | None:

@@ -59,8 +59,10 @@ def printed(error: BaseException) -> Iterator[BaseException]:
             linked += [part.__context__]
         if isinstance(part, BaseExceptionGroup):
             linked += part.exceptions
-        # Somebody may raise an error from itself.
-        parts += [x for x in linked if x is not None and x not in parts]
+        for linked_error in linked:
+            # Somebody may raise an error from itself.
+            if linked_error is not None and linked_error not in parts:
+                parts.append(linked_error)
 
 
 def hide_jax(error: BaseException) -> None:

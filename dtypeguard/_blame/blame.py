@@ -51,7 +51,11 @@ class Region:
         equation = self.graph.made_by.get(value)
         if equation is None:
             return self.graph.same_as(value)
-        return [operand for operand in equation.inputs if self.has(operand)]
+        sources = []
+        for operand in equation.inputs:
+            if self.has(operand):
+                sources.append(operand)
+        return sources
 
     def walk(self, starts: Sequence[int]) -> Iterator[int]:
         """Yields the values of the region behind some, nearest first."""

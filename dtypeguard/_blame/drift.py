@@ -105,7 +105,8 @@ def drift_between(
         texts = (str(old), str(new))
     elif kind == "dtype":  # a weak leaf takes another dtype, weak or not
         texts = (old.without_shape, str(new.dtype))
-    return _drift(path, kind, texts, where, lines, (before, after))
+    avals = (before, after)
+    return _drift(path, kind, texts, where, lines, avals)
 
 
 def _drift_of_structure(change: LeafChange, where: Where) -> Drift:
@@ -148,7 +149,9 @@ def find(program: Program, beyond: LinesOfValue | None = None) -> Iterator[Drift
     """
     graph = program.step
     beyond = beyond or lines_beyond(graph)
-    where: Where = "state" if program.is_optimizer else "carry"
+    where: Where = "carry"
+    if program.is_optimizer:
+        where = "state"
     carries = list(zip(program.names, program.carried, program.returned))
     # First for all carries: a tree that changes is an error before any type is one.
     for name, before, after in carries:
@@ -278,7 +281,8 @@ def _changes_of_updates(program: Program) -> list[LeafChange]:
     for change in tree_changes("updates", params, updates):
         path = change.path[1:]
         # None is an update that leaves alone the params in its place.
-        if not any(path[: len(none)] == none for none in nones):
+        is_left_alone = any(path[: len(none)] == none for none in nones)
+        if not is_left_alone:
             changes.append(change)
     return changes
 

@@ -31,7 +31,8 @@ def of_argument(argument: Argument, site: Site) -> Why:
         return of_value(value, site.frame)
     # The record knows numbers by their text and names: they have no identity.
     if source is not None:
-        name = getattr(source, "attr", getattr(source, "id", ""))
+        identifier = getattr(source, "id", "")
+        name = getattr(source, "attr", identifier)
         return Why(of_number(name, value))
     if not is_recorded(site.file):
         return Why()

@@ -57,13 +57,13 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> Finding:
         # To change the line that made an array would change other leaves that hold it as
         # well, as the params of an average.
         is_shared = any(first is array for array in right_arrays)
-        begun = Why()
+        begin = Why()
         if not is_shared:
-            begun = _lines_of_first(first, drift, call)
-        why = Why(origin, drift.cause, begun.origin)
+            begin = _lines_of_first(first, drift, call)
+        why = Why(origin, drift.cause, begin.origin)
         counts = [dtypes.count(aval.dtype) for aval in drift.avals]
         leaf = RefusedLeaf(
-            call.path(path), drift.avals, why, place, begun_for=begun.cause, counts=counts
+            call.path(path), drift.avals, why, place, begun_for=begin.cause, counts=counts
         )
         leaves.append(leaf)
     verb = "come"

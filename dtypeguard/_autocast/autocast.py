@@ -124,19 +124,25 @@ def _checked_plan(plan: _AnyPlan, dtype: DType) -> Plan:
         return Plan(jnp.bfloat16, entries=entries)
     if isinstance(plan, (str, os.PathLike)) and plan not in NARROW:
         return Plan.load(plan)
-    narrow: Any = plan if dtype is None else dtype  # which the plan checks
+    narrow: Any = dtype  # which the plan checks
+    if dtype is None:
+        narrow = plan
     return Plan(narrow)
 
 
 def _check(use: PlanUse, function: Function) -> None:
     """Checks that a plan says something of a program."""
     use.check()
-    # An entry may make a function narrow that has no product.
-    if use.plan.default != PRODUCTS or use.plan.entries:
+    plan = use.plan
+    if plan.default != PRODUCTS:
         return
-    if not use.has_product:
-        name = getattr(function, "__name__", "the function")
-        raise PlanError(
-            f"autocast found no product in {name}, so nothing of it is narrow. Give it "
-            'the function that multiplies, or a plan with default = "all".'
-        )
+    # An entry may make a function narrow that has no product.
+    if plan.entries:
+        return
+    if use.has_product:
+        return
+    name = getattr(function, "__name__", "the function")
+    raise PlanError(
+        f"autocast found no product in {name}, so nothing of it is narrow. Give it "
+        'the function that multiplies, or a plan with default = "all".'
+    )

@@ -50,6 +50,7 @@ PLAIN_CALLS = ForeignNames(
 )
 # Those with rules of derivatives of their own.
 OWN_RULES = ("custom_jvp_call", "custom_vjp_call")
+_ENTERED_CALLS = PLAIN_CALLS | set(OWN_RULES)
 
 # Of these a plan of products says what they compute in, whatever they are given.
 DECIDED = PRODUCT_NAMES | {"convert_element_type"}
@@ -132,9 +133,12 @@ class ByPlan(Propagation[PlannedType]):
         numbers = np.abs(np.asarray(array, planned_type.dtype))
         is_finite = np.isfinite(numbers)
         greatest = np.max(numbers, initial=0, where=is_finite)
+        # Zeros are zeros in each dtype.
+        if greatest == 0:
+            return planned_type
         with np.errstate(all="ignore"):
             narrow = greatest.astype(self._plan.narrow)
-        if greatest > 0 and narrow in (0, np.inf):
+        if narrow in (0, np.inf):
             return planned_type._replace(reasons=frozenset([_LOST]))
         return planned_type
 
@@ -173,7 +177,7 @@ class ByPlan(Propagation[PlannedType]):
         # The program may be autocast already.
         if node.name == primitives.AUTOCAST_PRODUCT:
             self._use.has_product = True
-        if node.name not in PLAIN_CALLS and node.name not in OWN_RULES:
+        if node.name not in _ENTERED_CALLS:
             return self._as_written(node, values)
         self.call_operands[node.number] = values
         results = self.inside(node.inner[0], values)
@@ -246,18 +250,23 @@ class ByPlan(Propagation[PlannedType]):
         # A narrow dtype cannot count: bfloat16 has no 257.
         if node.name == "iota":
             return self._as_written
-        if not operands or not primitives.moves(eqn, operands, results):
+        if not operands:
             return self._plain
-        # `jax.export` has symbolic sizes, which can be equal, but have no order.
-        is_larger = eqn.outvars[0].aval.size != eqn.invars[0].aval.size
-        if node.name == "broadcast_in_dim" and is_larger:
-            return self._spread
-        if node.name in _SPREADS:
+        if not primitives.moves(eqn, operands, results):
+            return self._plain
+        is_spread = node.name in _SPREADS
+        if node.name == "broadcast_in_dim":
+            # `jax.export` has symbolic sizes, which can be equal, but have no order.
+            is_spread = results[0].size != operands[0].size
+        if is_spread:
             return self._spread
         return self._moved
 
     def _entry(self, node: Node) -> PlanEntry | None:
-        return self._use.entry(node.stack) or self._default_entry
+        entry = self._use.entry(node.stack)
+        if entry is None:
+            return self._default_entry
+        return entry
 
     def _entry_for(self, computes: Computes) -> int:
         return FIRST_DTYPE + self._dtypes.setdefault(computes, len(self._dtypes))
@@ -279,7 +288,8 @@ class ByPlan(Propagation[PlannedType]):
         """Computes in a dtype, with a result of the same or of another one."""
         if dtype is None:
             return self._as_written(node, values)
-        result = result or dtype
+        if result is None:
+            result = dtype
         # Nothing changes: bound as it stands, the equation compiles to the same HLO.
         if result == dtype and _written_dtypes(node) == {dtype}:
             return self._as_written(node, values)
@@ -319,7 +329,10 @@ class ByPlan(Propagation[PlannedType]):
             # A product of narrow operands is as the source has it.
             return dtypes == {FLOAT32}
         if entry is None:
-            if self._plan.default != ALL or not any(map(is_floating, values)):
+            if self._plan.default != ALL:
+                return False
+            # What makes numbers of none, as a random draw, is as the source has it.
+            if not any(map(is_floating, values)):
                 return False
             if not dtypes <= {FLOAT32, self._plan.narrow}:
                 return False
@@ -347,7 +360,11 @@ class ByPlan(Propagation[PlannedType]):
     def _moved(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """In the dtype of its operands, which it does not round."""
         dtypes = _float_dtypes(values)
-        dtype = dtypes.pop() if len(dtypes) == 1 else self._dtype_for(node, values)
+        if len(dtypes) == 1:
+            (dtype,) = dtypes
+        else:
+            # Operands of several dtypes meet in the one that the plan says.
+            dtype = self._dtype_for(node, values)
         results = self._in_dtype(node, values, dtype)
         reasons = _reasons(values)
         return _with_reasons(results, reasons)

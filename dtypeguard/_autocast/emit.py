@@ -129,10 +129,11 @@ class Emission(Walk[Leaf]):
 
     def add_results(self, node, values):
         # With the line, the scopes and the mesh with which the equation was traced.
-        info = node.eqn.source_info
+        eqn = node.eqn
+        info = eqn.source_info
         names = source_info_util.current_name_stack() + info.name_stack
         line = source_info_util.user_context(info.traceback, name_stack=names)
-        with line, node.eqn.ctx.manager:
+        with line, eqn.ctx.manager:
             super().add_results(node, values)
 
     def node(self, node, operands):
@@ -183,9 +184,11 @@ class Emission(Walk[Leaf]):
             return evaluate_in(node.eqn, values, computes)
         except REFUSALS:
             # The primitive takes no operands of this dtype.
-            results = self.written(node, values)
-            dtypes = [computes.of(result.dtype) for result in results]
-            return list(map(to_dtype, results, dtypes))
+            converted = []
+            for result in self.written(node, values):
+                dtype = computes.of(result.dtype)
+                converted.append(to_dtype(result, dtype))
+            return converted
 
     # What holds other equations
 
@@ -241,12 +244,13 @@ class Emission(Walk[Leaf]):
 
     def _with_body(self, node: Node, values: Sequence[Leaf], **params: Jaxpr) -> list[Leaf]:
         """Binds an equation with what its first block emits, and with other parameters."""
+        eqn = node.eqn
         body = node.inner[0]
-        for name, value in node.eqn.params.items():
+        for name, value in eqn.params.items():
             if value is body.jaxpr:
                 params[name] = self._inner_jaxpr(node, body, values)
-        new_params = {**node.eqn.params, **params}
-        return bind(node.eqn, values, new_params)
+        new_params = {**eqn.params, **params}
+        return bind(eqn, values, new_params)
 
     def visit_shard_map(self, node, values):
         params = node.eqn.params
@@ -270,8 +274,10 @@ class Emission(Walk[Leaf]):
         first = node.inner[0].first
         if self._plan.entries[first : node.number].any():
             return True
-        avals = avals_of(node.eqn.invars)
-        return any(map(_is_in_other_dtype, values, avals))
+        for value, var in zip(values, node.eqn.invars):
+            if _is_in_other_dtype(value, var.aval):
+                return True
+        return False
 
     def _inner_jaxpr(self, node: Node, block: Block, values: Sequence[Leaf]) -> Jaxpr:
         """Returns the jaxpr of a block of an equation, whose last operands it has."""
@@ -296,10 +302,11 @@ class Emission(Walk[Leaf]):
         if key not in emitted:
             run = functools.partial(self._settled_block, node, block)
             emitted[key] = jax.make_jaxpr(run)(avals)
+        narrow_jaxpr = emitted[key]
         # `jit` and loops hold closed jaxprs, `jax.checkpoint` an open one.
         if opened is block.jaxpr:
-            return open_jaxpr(emitted[key])
-        return emitted[key]
+            return open_jaxpr(narrow_jaxpr)
+        return narrow_jaxpr
 
     def _settled_block(self, node: Node, block: Block, arrays: list[Leaf]) -> list[Leaf]:
         """Returns the results of a block in the dtypes in which they leave its equation."""

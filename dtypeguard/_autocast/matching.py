@@ -31,9 +31,10 @@ def key_of_line(stack: Stack) -> PlanEntry:
     scope = "/".join(Written(stack).scope)
     for calls in calls_by_jaxpr(stack):
         for code, instruction in calls:
-            if not is_installed(code.co_filename):
-                line = _line_of_code(code, instruction)
-                return dataclasses.replace(line, scope=scope)
+            if is_installed(code.co_filename):
+                continue
+            line = _line_of_code(code, instruction)
+            return dataclasses.replace(line, scope=scope)
     return PlanEntry("", scope=scope)
 
 
@@ -59,7 +60,9 @@ def file_name(file: str) -> str:
     if file_text(file) != name:
         return "<cell>"
     path = pathlib.PurePath(name)
-    return path.name if path.is_absolute() else path.as_posix()
+    if path.is_absolute():
+        return path.name
+    return path.as_posix()
 
 
 class PlanUse:
@@ -80,7 +83,9 @@ class PlanUse:
 
     def note(self, stack: Stack, reason: str) -> None:
         """Notes a line that computes as written though the plan makes it narrow."""
-        line = key_of_line(stack).key or "inside JAX"
+        line = key_of_line(stack).key
+        if not line:
+            line = "inside JAX"
         self.notes[f"{line}: kept {reason}"] = None
 
     def entry(self, stack: Stack) -> PlanEntry | None:
@@ -89,7 +94,10 @@ class PlanUse:
             return None
         line = key_of_line(stack)
         if line not in self._entry_of_line:
-            matching = [entry for entry in self.plan.entries if matches(entry, line)]
+            matching = []
+            for entry in self.plan.entries:
+                if matches(entry, line):
+                    matching.append(entry)
             self._matched.update(matching)
             # An entry of an expression is an exception from that of its function. Of two
             # that say as much, the last one counts.
@@ -118,11 +126,12 @@ class PlanUse:
             for name in nearest:
                 row += f': the nearest there is "{name}"'
             rows.append(row)
-        if rows:
-            count = f"{len(rows)} of {len(entries)} entries"
-            head = f"{count} of the plan match nothing in this program:"
-            lines = [head, *rows]
-            raise PlanError("\n".join(lines))
+        if not rows:
+            return
+        count = f"{len(rows)} of {len(entries)} entries"
+        head = f"{count} of the plan match nothing in this program:"
+        lines = [head, *rows]
+        raise PlanError("\n".join(lines))
 
     def _names_like(self, entry: PlanEntry) -> list[str]:
         """Returns the lines of the program, named as an entry names one."""

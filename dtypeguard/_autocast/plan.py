@@ -40,6 +40,11 @@ class PlanError(ValueError):
     """A plan that cannot be used; the message says what to type."""
 
 
+def _measured() -> Any:
+    """Returns a field that says what was measured: plans are equal whatever it is."""
+    return dataclasses.field(default=None, compare=False)
+
+
 @dataclasses.dataclass(frozen=True)
 class PlanEntry:
     """A function or one of its expressions, with the dtype of its computation.
@@ -62,8 +67,8 @@ class PlanEntry:
     expression: str = ""
     scope: str = ""
     dtype: np.dtype = _WIDE_DTYPE
-    error: float | None = dataclasses.field(default=None, compare=False)
-    share: float | None = dataclasses.field(default=None, compare=False)
+    error: float | None = _measured()
+    share: float | None = _measured()
 
     @property
     def key(self) -> str:
@@ -120,10 +125,10 @@ class Plan:
     default: str = PRODUCTS
     entries: tuple[PlanEntry, ...] = ()
     loss_scale: float | None = None
-    error: float | None = dataclasses.field(default=None, compare=False)
-    held_out: float | None = dataclasses.field(default=None, compare=False)
+    error: float | None = _measured()
+    held_out: float | None = _measured()
     tolerance: float | None = None
-    share: float | None = dataclasses.field(default=None, compare=False)
+    share: float | None = _measured()
     measured: str = ""
 
     def __post_init__(self) -> None:
@@ -154,12 +159,13 @@ class Plan:
             lines.append(toml_line("measured", self.measured))
         for key in _NUMBER_KEYS:
             number = getattr(self, key)
-            if number is not None:
-                # A loss is multiplied by the scale as it stands: no digit is left out.
-                digits = f"{number:.4g}"
-                if key == "loss_scale":
-                    digits = float(number)
-                lines.append(f"{key} = {digits}")
+            if number is None:
+                continue
+            # A loss is multiplied by the scale as it stands: no digit is left out.
+            digits = f"{number:.4g}"
+            if key == "loss_scale":
+                digits = float(number)
+            lines.append(f"{key} = {digits}")
         title = ""
         for entry in sorted(self.entries, key=lambda entry: entry.scope):
             table = "[entries]"

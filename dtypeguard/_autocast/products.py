@@ -26,6 +26,8 @@ from .._numbers.evaluate import Computes, RetypedWalk, as_dtype, bound_product, 
 from .._numbers.primitives import AUTOCAST_PRODUCT
 from .._program.program import Block
 
+_Avals = tuple[Aval, ...]
+
 MULTIPLY = Primitive(AUTOCAST_PRODUCT)
 _MOST_PRODUCTS = 2000
 
@@ -64,8 +66,11 @@ class Product(NamedTuple):
 
     def rounded(self, operands: Sequence[Leaf]) -> list[Leaf]:
         """Returns operands in the dtype to which the product rounds them."""
-        arrays = map(jnp.asarray, operands)
-        return [as_dtype(array, self.dtype) for array in arrays]
+        arrays = []
+        for operand in operands:
+            array = jnp.asarray(operand)
+            arrays.append(as_dtype(array, self.dtype))
+        return arrays
 
 
 def multiply(product: Product, operands: Sequence[Leaf]) -> Leaf:
@@ -75,7 +80,7 @@ def multiply(product: Product, operands: Sequence[Leaf]) -> Leaf:
     return MULTIPLY.bind(*operands, product=product, jaxpr=jaxpr)
 
 
-def _operand_types(operands: Sequence[Leaf]) -> tuple[Aval, ...]:
+def _operand_types(operands: Sequence[Leaf]) -> _Avals:
     return tuple(map(jax.typeof, operands))
 
 
@@ -86,12 +91,15 @@ def _context() -> object:
 
 
 @functools.lru_cache(_MOST_PRODUCTS)
-def _product_jaxpr(product: Product, avals: tuple[Aval, ...], _: object) -> Jaxpr:
+def _product_jaxpr(product: Product, avals: _Avals, _: object) -> Jaxpr:
     closed = jax.make_jaxpr(product.compute)(*avals)
     # Other lines of the user's share this jaxpr, so its equations have no line themselves.
     no_source = source_info_util.new_source_info()
     jaxpr = closed.jaxpr
-    eqns = [eqn.replace(source_info=no_source) for eqn in jaxpr.eqns]
+    eqns = []
+    for eqn in jaxpr.eqns:
+        eqn_without_line = eqn.replace(source_info=no_source)
+        eqns.append(eqn_without_line)
     return closed.replace(jaxpr=jaxpr.replace(eqns=eqns))
 
 
@@ -100,10 +108,12 @@ def _product_jvp(primals, tangents, *, product: Product, jaxpr: Jaxpr):
     narrow = product.rounded(primals)
     parts = []
     for place, tangent in enumerate(tangents):
-        if not isinstance(tangent, ad.Zero):
-            operands = list(narrow)
-            operands[place] = tangent
-            parts.append(multiply(product, operands))
+        if isinstance(tangent, ad.Zero):
+            continue
+        operands = list(narrow)
+        operands[place] = tangent
+        part = multiply(product, operands)
+        parts.append(part)
     result_tangent = functools.reduce(lax.add, parts)
     return product.compute(*narrow), result_tangent
 
@@ -131,7 +141,7 @@ def _transposed(cotangent, *operands, product: Product, place: int, jaxpr: Jaxpr
 
 @functools.lru_cache(_MOST_PRODUCTS)
 def _transpose_jaxpr(
-    product: Product, place: int, linear: Aval, avals: tuple[Aval, ...], _: object
+    product: Product, place: int, linear: Aval, avals: _Avals, _: object
 ) -> Jaxpr:
     """Returns JAX's transpose of a product, of the cotangent and the other operand."""
 

@@ -17,9 +17,10 @@ def read_toml(path: str, key: str, version: int, end: str = "") -> dict[str, Any
         text = file.read()
     data = tomllib.loads(text)
     # First of all: another version may have other keys.
-    if data.get(key) != version:
+    file_version = data.get(key)
+    if file_version != version:
         raise ValueError(
-            f"it has {key} {data.get(key)!r}, and this dtypeguard reads {key} {version}"
+            f"it has {key} {file_version!r}, and this dtypeguard reads {key} {version}"
         )
     if not text.rstrip().endswith(end):
         raise ValueError("its last line is missing")

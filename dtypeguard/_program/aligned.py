@@ -34,6 +34,8 @@ _FLOAT32 = np.dtype("float32")
 WIDER = {_BFLOAT16: _FLOAT32, _FLOAT16: _FLOAT32}
 
 Retype = Mapping[np.dtype, np.dtype]
+# What uses a value: an equation, or the open jaxpr that returns it.
+_User = Equation | Jaxpr
 # An operand of an equation by its identity and place, or an output of a jaxpr.
 _UseKey = tuple[int, int]
 
@@ -60,13 +62,16 @@ def sibling_dtypes(arrays: Sequence[Leaf]) -> Retype:
     All get one dtype. With two of them, a promotion of both could give the dtype of the
     first trace by chance, as float16 and bfloat16 give float32.
     """
-    dtypes = {dtype_of(array) for array in arrays}
+    dtypes = set(map(dtype_of, arrays))
     sibling = _BFLOAT16
     if sibling in dtypes:
         sibling = _FLOAT16
     siblings = {}
     for dtype in dtypes - {sibling}:
-        if kind(dtype) == "float" and bits(dtype) >= 16:
+        if kind(dtype) != "float":
+            continue
+        # The formats of 8 bits are storage: no promotion leads to them.
+        if bits(dtype) >= 16:
             siblings[dtype] = sibling
     return siblings
 
@@ -138,7 +143,7 @@ class Alignment:
         return self._partners.get(id(eqn))
 
     def intended_constant(
-        self, user: Equation | Jaxpr, place: int, rounds: bool = False
+        self, user: _User, place: int, rounds: bool = False
     ) -> np.ndarray | None:
         """Returns the constant of the second trace, where it is a different number.
 
@@ -150,7 +155,9 @@ class Alignment:
         """
         key = (id(user), place)
         intended = self._intended.get(key)
-        if intended is None or not rounds:
+        if intended is None:
+            return None
+        if not rounds:
             return intended
         constant = self._constants[key]
         if _rounds_to(intended, constant):
@@ -171,7 +178,7 @@ class Alignment:
         """
         return self._moves.get(id(eqn))
 
-    def ends_of_width(self, user: Equation | Jaxpr) -> Collection[int]:
+    def ends_of_width(self, user: _User) -> Collection[int]:
         """Returns the operands, or outputs, that are cast to the dtype that they have.
 
         Of such a cast JAX makes no equation, but it makes one where the operand is wider.
@@ -210,10 +217,11 @@ class Alignment:
                 self._compare(eqn, eqn.invars, partner.invars)
                 inner_jaxprs = _inner_jaxprs(eqn)
                 # Most equations have none, and each has many parameters to look through.
-                if inner_jaxprs:
-                    second_inner_jaxprs = _inner_jaxprs(partner)
-                    for inner, second_inner in zip(inner_jaxprs, second_inner_jaxprs):
-                        self._align(inner, second_inner)
+                if not inner_jaxprs:
+                    continue
+                second_inner_jaxprs = _inner_jaxprs(partner)
+                for inner, second_inner in zip(inner_jaxprs, second_inner_jaxprs):
+                    self._align(inner, second_inner)
         second_outputs = open_jaxpr(second).outvars
         # A function may return another tree for other dtypes.
         if len(jaxpr.outvars) == len(second_outputs):
@@ -247,7 +255,7 @@ class Alignment:
 
     def _compare(
         self,
-        user: Equation | Jaxpr,
+        user: _User,
         variables: Sequence[Variable],
         second_variables: Sequence[Variable],
     ) -> None:
@@ -259,8 +267,11 @@ class Alignment:
             # The results of two equations tell nothing.
             if source is second is _NOT_CONVERTED:
                 continue
-            kinds = {value_kind(var.aval), value_kind(second_var.aval)}
-            if kinds != {"float"}:
+            aval = var.aval
+            second_aval = second_var.aval
+            if value_kind(aval) != "float":
+                continue
+            if value_kind(second_aval) != "float":
                 continue
             root = var
             root_user = user
@@ -270,15 +281,18 @@ class Alignment:
                 root = root_user.invars[0]
                 place = 0
                 last_cast = id(source.casts[-1])
-                self._moves[last_cast] = var.aval.dtype != second_var.aval.dtype
+                self._moves[last_cast] = aval.dtype != second_aval.dtype
             # In the first trace this cast would change nothing, so JAX left it out.
             if len(second.casts) == len(source.casts) + 1:
                 target = second.casts[0].outvars[0].aval
                 if target.dtype == root.aval.dtype:
                     self._ends[id(root_user)].add(place)
-            if source.value is not None and second.value is not None:
-                key = (id(root_user), place)
-                self._compare_constants(key, source.value, second.value)
+            if source.value is None:
+                continue
+            if second.value is None:
+                continue
+            key = (id(root_user), place)
+            self._compare_constants(key, source.value, second.value)
 
     def _compare_constants(self, key: _UseKey, value: Leaf, second_value: Leaf) -> None:
         if value is second_value and np.size(value) > 1:
@@ -342,6 +356,9 @@ def _inner_jaxprs(eqn: Equation) -> list[Jaxpr]:
 def _alignment_key(eqn: Equation) -> tuple[Any, ...]:
     """Returns the part of an equation that does not depend on dtypes."""
     name = eqn.params.get("name")
-    avals = [var.aval for var in eqn.outvars]
-    shapes = [getattr(aval, "shape", ()) for aval in avals]
+    shapes = []
+    for var in eqn.outvars:
+        # Tokens have no shape.
+        shape = getattr(var.aval, "shape", ())
+        shapes.append(shape)
     return (eqn.primitive.name, name, *shapes)

@@ -60,9 +60,13 @@ class Constant:
     @property
     def returned_by(self) -> Jaxpr | None:
         """The jaxpr of the function inside that returns it: no equation has its line."""
-        if isinstance(self.user, Block) and self.user.stack:
-            return open_jaxpr(self.user.jaxpr)
-        return None
+        block = self.user
+        if not isinstance(block, Block):
+            return None
+        # What the program itself returns, no function inside returns.
+        if not block.stack:
+            return None
+        return open_jaxpr(block.jaxpr)
 
 
 class Graph(Walk[int]):
@@ -105,7 +109,8 @@ class Graph(Walk[int]):
         if arguments is not None:
             # JAX puts what a function closes over first.
             closed_over = len(variables) - arguments
-            variables = variables[max(closed_over, 0) :]
+            if closed_over > 0:
+                variables = variables[closed_over:]
         self.inputs = [self._new(variable.aval) for variable in variables]
         self.variables = dict(zip(self.inputs, variables))
         self.outputs = self.block(block, self.inputs)
@@ -126,9 +131,10 @@ class Graph(Walk[int]):
         for value in waiting:  # which grows
             yield value
             for source in sources(value):
-                if source not in seen:
-                    seen.add(source)
-                    waiting.append(source)
+                if source in seen:
+                    continue
+                seen.add(source)
+                waiting.append(source)
 
     def sources(self, value: int) -> Sequence[int]:
         """Returns the values that one is made of, or may be."""
@@ -145,8 +151,9 @@ class Graph(Walk[int]):
         """Returns the values that a value may be, past calls, loops and branches."""
         origins = []
         for source in self.behind([value], self.same_as):
-            if source not in self.same:
-                origins.append(source)
+            if source in self.same:
+                continue
+            origins.append(source)
         return origins
 
     def dependencies(self, value: int) -> int:

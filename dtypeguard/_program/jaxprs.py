@@ -64,18 +64,21 @@ def split_operands(eqn: Equation, operands: Sequence[_T]) -> LoopOperands[_T]:
     """Returns the operands of a loop in their groups."""
     # Told by shapes: the parameters that say so have other names in other releases.
     params = eqn.params
-    closed_body = params.get("jaxpr") or params["body_jaxpr"]
+    closed_body = params.get("jaxpr")
+    if closed_body is None:  # of a `while` loop, which has a condition as well
+        closed_body = params["body_jaxpr"]
     body = open_jaxpr(closed_body)
     first_shared = len(eqn.invars) - len(body.invars)
     rows = _count_scanned(eqn.outvars, body.outvars)
     scanned = _count_scanned(eqn.invars[first_shared:], body.invars)
     first_scanned = len(operands) - scanned
     first_carried = first_scanned - len(eqn.outvars) + rows
+    values = list(operands)
     return LoopOperands(
-        of_condition=list(operands[:first_shared]),
-        shared=list(operands[first_shared:first_carried]),
-        carry=list(operands[first_carried:first_scanned]),
-        scanned=list(operands[first_scanned:]),
+        of_condition=values[:first_shared],
+        shared=values[first_shared:first_carried],
+        carry=values[first_carried:first_scanned],
+        scanned=values[first_scanned:],
     )
 
 
@@ -119,9 +122,10 @@ def all_jaxprs(jaxpr: Jaxpr) -> list[Jaxpr]:
         for eqn in outer.eqns:
             for closed in jaxprs_in(eqn.params):
                 inner = open_jaxpr(closed)
-                if id(inner) not in seen:
-                    seen.add(id(inner))
-                    jaxprs.append(inner)
+                if id(inner) in seen:
+                    continue
+                seen.add(id(inner))
+                jaxprs.append(inner)
     return jaxprs
 
 
@@ -138,7 +142,8 @@ def expanded(eqn: Equation) -> Jaxpr | None:
     operation: Any = eqn.params.get("_prim")
     if not hasattr(operation, "expand"):
         return None
-    if id(operation) not in _EXPANSIONS:
+    key = id(operation)
+    if key not in _EXPANSIONS:
 
         def run(*operands):
             arguments = jax.tree_util.tree_unflatten(operation.in_tree, operands)
@@ -148,8 +153,8 @@ def expanded(eqn: Equation) -> Jaxpr | None:
         avals = [var.aval for var in eqn.invars]
         try:
             jaxpr = jax.make_jaxpr(run)(*avals)
-            weakref.finalize(operation, _EXPANSIONS.pop, id(operation), None)
+            weakref.finalize(operation, _EXPANSIONS.pop, key, None)
         except Exception:  # another release has other objects
             return None
-        _EXPANSIONS[id(operation)] = jaxpr
-    return _EXPANSIONS[id(operation)]
+        _EXPANSIONS[key] = jaxpr
+    return _EXPANSIONS[key]

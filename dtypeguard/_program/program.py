@@ -27,6 +27,9 @@ CALL = "call"
 CLOSED = "closed"
 LOOPS = frozenset([SCAN, WHILE])
 
+# By place. Nodes and blocks share it until a reader of constants notes some.
+_NO_INTENDED: Mapping[int, np.ndarray] = types.MappingProxyType({})
+
 
 def form_of(eqn: Equation) -> tuple[str, Sequence[Jaxpr]]:
     """Returns the form of an equation, and the jaxprs that run in its place."""
@@ -86,7 +89,7 @@ class Node:
     number = -1
     line: int | None = None
     rounds = False
-    intended: Mapping[int, np.ndarray] = types.MappingProxyType({})
+    intended = _NO_INTENDED
     constant: float | None = None
     doubtful: Sequence[np.ndarray] = ()
     last: Sequence[Variable] = ()
@@ -163,7 +166,7 @@ class Block:
 
     number = -1
     first = -1
-    intended: Mapping[int, np.ndarray] = types.MappingProxyType({})
+    intended = _NO_INTENDED
 
     def __init__(self, jaxpr: Jaxpr, stack: Stack = (), traces: SecondTraces = NO_TRACES):
         # A closed jaxpr holds the arrays of its constants, an open one their variables.
@@ -180,8 +183,11 @@ class Block:
     def nodes(self) -> Sequence[Node]:
         """Its equations, in order."""
         # Made when a walk comes: functions that call each other would grow without end.
-        eqns = open_jaxpr(self.jaxpr).eqns
-        return [Node(eqn, self) for eqn in eqns]
+        nodes = []
+        for eqn in open_jaxpr(self.jaxpr).eqns:
+            node = Node(eqn, self)
+            nodes.append(node)
+        return nodes
 
     @functools.cached_property
     def ends(self) -> Collection[int]:

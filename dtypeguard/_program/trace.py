@@ -62,7 +62,10 @@ def trace(
     is_strong: bool = False,
 ) -> Program:
     """Traces a step; its first carry in strong types if `is_strong`."""
-    failure = TraceFailed("update" if is_optimizer else "step")
+    function_name = "step"
+    if is_optimizer:
+        function_name = "update"
+    failure = TraceFailed(function_name)
 
     def trace_step(*inputs):
         call = make(*inputs)
@@ -83,7 +86,8 @@ def trace(
         return arrays, program
 
     if not is_optimizer:
-        return trace_step(*inputs)[1]
+        _, program = trace_step(*inputs)
+        return program
     first, program = make_jaxpr_with_aux(trace_step, *inputs)
     return program._replace(first=Graph(first))
 

@@ -123,7 +123,10 @@ class Walk(Generic[_T]):
     def visit_cond(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
         # Behind the number of the branch.
         arguments = self.entering(node, operands)[1:]
-        branches = [self.inside(block, arguments) for block in node.inner]
+        branches = []
+        for block in node.inner:
+            branch_results = self.inside(block, arguments)
+            branches.append(branch_results)
         results = []
         for values in zip(*branches):
             result = self.joined(values, 0)
@@ -145,8 +148,10 @@ class Walk(Generic[_T]):
         for attempt in itertools.count(1):
             arguments = [*shared, *carry, *scanned]
             results = self.inside(body, arguments)
-            turns = zip(carry, results)
-            carry_after = [self.joined(values, attempt) for values in turns]
+            carry_after = []
+            for values in zip(carry, results):
+                value = self.joined(values, attempt)
+                carry_after.append(value)
             if carry_after == carry:
                 break
             carry = carry_after

@@ -257,7 +257,7 @@ class ByPlan(Propagation[PlannedType]):
         is_spread = node.name in _SPREADS
         if node.name == "broadcast_in_dim":
             # `jax.export` has symbolic sizes, which can be equal, but have no order.
-            is_spread = results[0].size != operands[0].size
+            is_spread = eqn.outvars[0].aval.size != eqn.invars[0].aval.size
         if is_spread:
             return self._spread
         return self._moved

@@ -86,12 +86,14 @@ class OwnRule:
         first, structure = make_jaxpr_with_aux(forward, *self._operands)
 
         def backward(residuals, cotangents):
-            return tree_util.tree_unflatten(structure, residuals)(cotangents)
+            back = tree_util.tree_unflatten(structure, residuals)
+            return back(cotangents)
 
         results = avals_of(self._eqn.outvars)
         residuals = first.out_avals[len(results) :]
         cotangents = _types_of_tangents(results)
-        return first, jax.make_jaxpr(backward)(residuals, cotangents)
+        second = jax.make_jaxpr(backward)(residuals, cotangents)
+        return first, second
 
     def _forward(self, *arrays):
         forward, _ = self._passes
@@ -101,7 +103,8 @@ class OwnRule:
         # JAX traces the forward pass first.
         self._residual_types = types[count:]
         residuals = outputs[count:]
-        return in_types(outputs[:count], results), residuals
+        primals = in_types(outputs[:count], results)
+        return primals, residuals
 
     def _backward(self, residuals, cotangents):
         arrays = [*residuals, *cotangents]

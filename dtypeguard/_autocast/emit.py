@@ -212,7 +212,9 @@ class Emission(Walk[Leaf]):
         """
         for inner in node.inner[0].all_nodes():
             entry = self._emitter.use.entry(inner.stack)
-            if entry is None or entry.expression:
+            if entry is None:
+                continue
+            if entry.expression:
                 continue
             return entry
         return None

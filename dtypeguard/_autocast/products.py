@@ -100,7 +100,8 @@ def _product_jaxpr(product: Product, avals: _Avals, _: object) -> Jaxpr:
     for eqn in jaxpr.eqns:
         eqn_without_line = eqn.replace(source_info=no_source)
         eqns.append(eqn_without_line)
-    return closed.replace(jaxpr=jaxpr.replace(eqns=eqns))
+    shared_jaxpr = jaxpr.replace(eqns=eqns)
+    return closed.replace(jaxpr=shared_jaxpr)
 
 
 def _product_jvp(primals, tangents, *, product: Product, jaxpr: Jaxpr):
@@ -151,7 +152,8 @@ def _transpose_jaxpr(
             operands.insert(place, x)
             return product.compute(*operands)
 
-        return jax.linear_transpose(multiply_linear, linear)(cotangent)
+        transpose = jax.linear_transpose(multiply_linear, linear)
+        return transpose(cotangent)
 
     return jax.make_jaxpr(transposed)(*avals)
 

@@ -38,6 +38,7 @@ Retype = Mapping[np.dtype, np.dtype]
 _User = Equation | Jaxpr
 # An operand of an equation by its identity and place, or an output of a jaxpr.
 _UseKey = tuple[int, int]
+_ConstantsByUse = dict[_UseKey, np.ndarray]
 
 
 class _Source(NamedTuple):
@@ -91,7 +92,10 @@ def beside_trace(
     """
     if dtypes.keys().isdisjoint(map(dtype_of, arrays)):
         return Alignment(program, program)  # the second trace would be equal
-    avals = [_argument_in(dtypes, array) for array in arrays]
+    avals = []
+    for array in arrays:
+        aval = _argument_in(dtypes, array)
+        avals.append(aval)
     try:
         # A constant may leave the range of the other dtype, of which NumPy warns.
         with jax.numpy_dtype_promotion("standard"), np.errstate(all="ignore"):
@@ -107,7 +111,8 @@ def _argument_in(dtypes: Retype, array: Leaf) -> Leaf:
         return array
     if isinstance(array, jax.ShapeDtypeStruct):
         return array.update(dtype=dtype)
-    return jax.typeof(array).update(dtype=dtype)
+    aval = jax.typeof(array)
+    return aval.update(dtype=dtype)
 
 
 class Alignment:
@@ -128,8 +133,8 @@ class Alignment:
         self._first = first
         self._jaxprs = set()
         self._partners: dict[int, Equation] = {}
-        self._constants: dict[_UseKey, np.ndarray] = {}
-        self._intended: dict[_UseKey, np.ndarray] = {}
+        self._constants: _ConstantsByUse = {}
+        self._intended: _ConstantsByUse = {}
         self._moves: dict[int, bool] = {}
         self._sources: dict[Variable, _Source] = {}
         self._ends = collections.defaultdict(set)

@@ -242,7 +242,10 @@ class Graph(Walk[int]):
         # Its inside is that of all calls of its jaxpr.
         jaxpr = open_jaxpr(block.jaxpr)
         if jaxpr not in self._shared:
-            entered = [self._new(var.aval) for var in jaxpr.invars]
+            entered = []
+            for var in jaxpr.invars:
+                value = self._new(var.aval)
+                entered.append(value)
             results = self.block(block, entered)
             self._shared[jaxpr] = (entered, results)
         entered, results = self._shared[jaxpr]

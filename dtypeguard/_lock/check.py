@@ -103,8 +103,8 @@ def _text_of_cause(cause: LockCause) -> list[str]:
     file, name = cause.function or ("", "")
     # What is gone from a function has no line.
     place = ", ".join(map(str, cause.lines)) or file
-    head = f"  {place}: {name}"
-    text = [head.rstrip()]
+    head = f"{place}: {name}" if place else name
+    text = [f"  {head}".rstrip()]
     for line in cause.lines:
         text.append(f"      {line.code}")
     text += _table_of_rows(cause.changes)

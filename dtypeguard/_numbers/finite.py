@@ -53,7 +53,7 @@ def not_finite(measures: Measures) -> tuple[Birth | None, Birth | None]:
     graph = Graph(program.block)
     # What an infinite input, rounded or not, leads to is born of nothing.
     born = lost & births.keys()
-    birth = _first_birth(graph, lost, born or lost)
+    birth = _first_birth(graph, lost, born) or _first_birth(graph, lost, lost)
     nan_inputs = []
     for place, array in enumerate(measures.arrays):
         # Infinity may be a mask, but no program means NaN.

@@ -166,7 +166,10 @@ def _passes(equation: Equation) -> bool:
     operands = [var.aval for var in eqn.invars]
     results = [var.aval for var in eqn.outvars]
     if equation.primitive == "convert_element_type":
-        return is_integer(operands[0]) == is_integer(results[0])
+        # A bool has next to nothing of a number.
+        if is_integer(results[0]):
+            return is_integer(operands[0])
+        return is_inexact(operands[0]) and is_inexact(results[0])
     if primitives.moves(eqn, operands, results):
         return True
     if is_integer(results[0]):

@@ -182,8 +182,12 @@ class Measures:
             self.raises = True
             outputs = []
             for aval in self.program.jaxpr.out_avals:
-                output = jnp.full(aval.shape, np.nan)
-                outputs.append(output.astype(aval.dtype))
+                # A key is compared with nothing.
+                output = aval
+                if not is_key(aval):
+                    number = np.nan if is_inexact(aval) else 0
+                    output = jnp.full(aval.shape, number, aval.dtype)
+                outputs.append(output)
             return outputs
 
     def depends_on(self, number: int) -> bool:

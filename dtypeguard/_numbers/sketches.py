@@ -72,12 +72,18 @@ class _SketchWalk(Walk[int | None]):
         return None
 
     def computed(self, node, operands):
+        makers = [operands for _ in node.eqn.outvars]
+        return self._made(node, makers)
+
+    def _made(self, node: Node, makers: Sequence[Sequence[int]]) -> list[int]:
+        """Returns the results of an equation, by the values that each is made of."""
         numbers = []
         for place, var in enumerate(node.eqn.outvars):
             # A token has no size.
             size = getattr(var.aval, "size", 0)
             sketch = self._sketch_of(node, place)
-            value = SketchNode(tuple(operands), size, node.stack, sketch)
+            operands = tuple(makers[place])
+            value = SketchNode(operands, size, node.stack, sketch)
             numbers.append(self.add(value))
         return numbers
 
@@ -87,7 +93,7 @@ class _SketchWalk(Walk[int | None]):
     def visit_scan(self, node, operands):
         body = node.inner[0]
         results = self.block(body, operands)
-        return self.computed(node, results)
+        return self._made(node, [[result] for result in results])
 
     def _sketch_of(self, node: Node, place: int) -> np.ndarray | None:
         """Returns the sketch of a result in the first turn of each `scan` around it."""

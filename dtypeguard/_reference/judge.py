@@ -176,7 +176,10 @@ class Judge:
             finite_output = _finite(output)
             norm = _size(finite_output)
             rows.append(norm)
-        return _SOURCE_UNITS * eps * np.array(rows)
+        sizes = np.array(rows)
+        # Integers have no digits to lose.
+        sizes[self._is_exact] = 0.0
+        return _SOURCE_UNITS * eps * sizes
 
     # Verdicts
 
@@ -297,13 +300,19 @@ class Judge:
         return off
 
     def _relative(self, n: int, size: float, reference: np.ndarray) -> float:
-        """Returns a size beside that of a reference; of integers, a share of them."""
+        """Returns a size beside that of a reference, or of the output if that is zeros.
+
+        Of integers it is a share of them.
+        """
         if self._is_exact[n]:  # the mean of squares that are 0 or 1
             return float(size**2)
-        finite_reference = _finite(reference)
-        norm, _ = _size(finite_reference)
+        for array in (reference, self.truth[n]):
+            finite_array = _finite(array)
+            norm, _ = _size(finite_array)
+            if norm:
+                return float(size / norm)
         # Nothing is relative to zeros.
-        return float(size / (norm or 1.0))
+        return float(size)
 
     def _difference(self, n: int, reference: np.ndarray, ratio: float) -> Difference:
         """Returns the verdict of a ratio, with the figures of the output as written."""

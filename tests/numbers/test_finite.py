@@ -77,3 +77,12 @@ def test_an_input_that_is_no_number_is_named():
     total = lambda start, x: lax.scan(lambda c, x: (c + x, c), start, x)[0]
     with pytest.raises(ValueError, match=r"First the input args\[1\] is not"):
         audit_precision(total, 0.0, X * jnp.nan)
+
+
+def test_what_leads_to_no_output_does_not_hide_the_line():
+    def f(x, y):
+        chosen = jnp.where(y**3 > 1.0, 1.0, 2.0)
+        return x * 2 * chosen
+
+    x, y = jnp.array([1e5, 2.0]), jnp.array([300.0, 2.0])
+    assert audit_precision(f, x, y, narrow=jnp.float16).not_finite is not None

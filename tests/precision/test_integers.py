@@ -166,3 +166,8 @@ def test_a_time_that_is_narrowed_before_its_bits_are_a_key():
     assert row[1:] == ("float64", "float32", 6, 6)
     assert "6 of 6 different numbers become equal" in report.headline
     assert f"not examined: bitcast_convert_type at {row.origin}" in report.headline
+
+
+def test_a_bool_has_nothing_of_the_number_that_it_is_made_of():
+    f = lambda x: x.astype(jnp.float16).astype(bool).astype(jnp.int32) + x
+    assert not audit_precision(f, 0.3 + 1e-5 * jnp.arange(4)).narrowed

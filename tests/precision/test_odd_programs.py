@@ -117,3 +117,14 @@ def test_lines_have_no_share_of_no_error():
     assert "those of float64" in report.headline
     assert not report.losses
     assert "decisions" not in str(report)
+
+
+def test_a_program_that_raises_may_return_keys_and_bools():
+    error_if = need("equinox").error_if
+
+    def f(x):
+        y = error_if(x * 300, ~jnp.isfinite(x * 300).all(), "too large")
+        return y, x > 1, jax.random.key(0)
+
+    report = audit_precision(f, jnp.array([1e3, 2.0]), narrow=jnp.float16)
+    assert report.error == jnp.inf

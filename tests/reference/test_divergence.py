@@ -123,3 +123,23 @@ def test_a_report_has_it_for_functions_that_differ_alone():
     assert str(report.divergence) in str(report)
     assert '"apart"' in report.to_json()
     assert diverged(f, (x,), f) is None
+
+
+def test_a_scan_has_what_leads_to_its_result_alone():
+    def scanned(next_a, next_b):
+        def turn(carry, x):
+            b, a = carry
+            return (next_b(b, x), next_a(a, x)), None
+
+        return lambda xs: jax.lax.scan(turn, (xs[1], xs[0]), xs)[0][1]
+
+    f = scanned(
+        lambda a, x: a * 0.9 + x,
+        lambda b, x: b + x * x,
+    )
+    reference = scanned(
+        lambda a, x: a * 0.8 + x,
+        lambda b, x: b + x * x * 2.5,
+    )
+    divergence = diverged(f, (jnp.linspace(0.1, 2.0, 33),), reference)
+    assert "a * 0.9" in divergence.program.code

@@ -309,3 +309,15 @@ def test_arrays_of_a_device_are_judged_as_it_computes(device):
     # A small one hides in its rounding, and float32 would tell.
     hidden = judged(np.asarray(net(1e-4)(*args)), matmul_precision=device)
     assert (hidden.verdict, hidden.shows_in) == ("undecidable", "float32")
+
+
+def test_large_integers_that_are_not_equal_differ():
+    f = lambda add: lambda k: (k * 7919 + add, 1.0 * k)
+    report = audit_precision(f(12_345_678), jnp.arange(8), reference=f(12_345_679))
+    assert [row.verdict for row in report.differences] == ["differs", "rounding"]
+
+
+@pytest.mark.parametrize("factor", [1e5, 1e-20])
+def test_an_error_beside_zeros_is_relative_to_the_output(factor):
+    report = audit_precision(lambda x: x * factor, normal(0, 33), reference=np.zeros(33))
+    assert report.differences[0].error == pytest.approx(1)

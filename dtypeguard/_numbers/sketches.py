@@ -75,7 +75,7 @@ class _SketchWalk(Walk[int | None]):
         makers = [operands for _ in node.eqn.outvars]
         return self._made(node, makers)
 
-    def _made(self, node: Node, makers: Sequence[Sequence[int]]) -> list[int]:
+    def _made(self, node: Node, makers: Sequence[Sequence[int | None]]) -> list[int]:
         """Returns the results of an equation, by the values that each is made of."""
         numbers = []
         for place, var in enumerate(node.eqn.outvars):

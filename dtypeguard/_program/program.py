@@ -89,7 +89,7 @@ class Node:
     number = -1
     line: int | None = None
     rounds = False
-    intended = _NO_INTENDED
+    intended: Mapping[int, np.ndarray] = _NO_INTENDED
     constant: float | None = None
     doubtful: Sequence[np.ndarray] = ()
     last: Sequence[Variable] = ()
@@ -166,7 +166,7 @@ class Block:
 
     number = -1
     first = -1
-    intended = _NO_INTENDED
+    intended: Mapping[int, np.ndarray] = _NO_INTENDED
 
     def __init__(self, jaxpr: Jaxpr, stack: Stack = (), traces: SecondTraces = NO_TRACES):
         # A closed jaxpr holds the arrays of its constants, an open one their variables.

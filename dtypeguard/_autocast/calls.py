@@ -3,7 +3,6 @@
 import functools
 import inspect
 import operator
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from .._carry.split import SplitTree
 from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, NNXObject, PyTree
 from .._program.aligned import SecondTraces, beside_trace, sibling_dtypes
+from .._program.jaxprs import Arrays
 
 # A Python number may decide what is traced.
 _STATIC_NUMBERS = (bool, int, float, complex)
@@ -82,7 +82,7 @@ class WholeCall:
         align = functools.partial(beside_trace, program, run, self.arrays, dtypes)
         return SecondTraces(align_sibling=align)
 
-    def _run(self, arrays: Sequence[Leaf]) -> tuple[list[Leaf], TracedResult]:
+    def _run(self, arrays: Arrays) -> tuple[list[Leaf], TracedResult]:
         arguments = self._arguments.merged(arrays)
         args, kwargs = gathered(arguments)
         # Before the call, after which an object may hold others.
@@ -93,7 +93,7 @@ class WholeCall:
         traced = TracedResult(tree.emptied(), list(objects))
         return tree.arrays, traced
 
-    def finish(self, traced: TracedResult, arrays: Sequence[Leaf]) -> PyTree:
+    def finish(self, traced: TracedResult, arrays: Arrays) -> PyTree:
         """Changes the objects in place, and returns the result with its arrays."""
         result, contents_after = traced.tree.merged(arrays)
         for node, after in zip(self._objects, contents_after):

@@ -157,9 +157,10 @@ class ByPlan(Propagation[PlannedType]):
         return PlannedType(dtype, _reasons(values))
 
     def entry_of(self, value, aval):
-        if value.dtype == dtype_or_none(aval):
+        dtype = value.dtype
+        if dtype == dtype_or_none(aval):
             return WRITTEN
-        computes = Computes(value.dtype, value.dtype)
+        computes = Computes(dtype, dtype)
         return self._entry_for(computes)
 
     # What holds other equations
@@ -174,6 +175,7 @@ class ByPlan(Propagation[PlannedType]):
         return super().node(node, operands)
 
     def visit_call(self, node, values):
+        eqn = node.eqn
         # The program may be autocast already.
         if node.name == primitives.AUTOCAST_PRODUCT:
             self._use.has_product = True
@@ -181,18 +183,19 @@ class ByPlan(Propagation[PlannedType]):
             return self._as_written(node, values)
         self.call_operands[node.number] = values
         results = self.inside(node.inner[0], values)
-        if any(node.eqn.params.get("donated_invars", ())):
+        if any(eqn.params.get("donated_invars", ())):
             # A buffer that is donated has room for a result of its own dtype.
-            results = _widest_of_each(results, node.eqn.outvars)
+            results = _widest_of_each(results, eqn.outvars)
         # A call has the dtypes inside that its results leave in.
         return self.left(node, results)
 
     def entering(self, node, values):
         if node.rule != "scan":
             return values
+        eqn = node.eqn
         # The cotangent of what the turns share is added up in its dtype.
-        _, shared, carry, scanned = split_operands(node.eqn, values)
-        shared = _widest_of_each(shared, node.eqn.invars)
+        _, shared, carry, scanned = split_operands(eqn, values)
+        shared = _widest_of_each(shared, eqn.invars)
         return [*shared, *carry, *scanned]
 
     def inside(self, block, arguments):
@@ -203,9 +206,10 @@ class ByPlan(Propagation[PlannedType]):
     # Equations
 
     def visit_reduce_precision(self, node, values):
-        operand = node.eqn.invars[0].aval
+        eqn = node.eqn
+        operand = eqn.invars[0].aval
         # That of `jax.checkpoint` has the bits of its operand, and rounds nothing.
-        if node.eqn.params == bits_of(operand.dtype):
+        if eqn.params == bits_of(operand.dtype):
             return self._moved(node, values)
         return self._as_written(node, values)
 
@@ -235,11 +239,12 @@ class ByPlan(Propagation[PlannedType]):
 
     def _rule(self, node: Node) -> Callable[[Node, PlannedTypes], PlannedTypes]:
         """Returns the rule of an equation that holds no others."""
-        if node.name in PRODUCT_NAMES:
+        name = node.name
+        if name in PRODUCT_NAMES:
             return self._multiplied
-        if node.name in SUMS:
+        if name in SUMS:
             return self._summed
-        if node.name == "convert_element_type":
+        if name == "convert_element_type":
             return self._converted
         eqn = node.eqn
         operands = avals_of(eqn.invars)
@@ -248,14 +253,14 @@ class ByPlan(Propagation[PlannedType]):
         if not kinds.isdisjoint(["complex", None]):
             return self._as_written
         # A narrow dtype cannot count: bfloat16 has no 257.
-        if node.name == "iota":
+        if name == "iota":
             return self._as_written
         if not operands:
             return self._plain
         if not primitives.moves(eqn, operands, results):
             return self._plain
-        is_spread = node.name in _SPREADS
-        if node.name == "broadcast_in_dim":
+        is_spread = name in _SPREADS
+        if name == "broadcast_in_dim":
             # `jax.export` has symbolic sizes, which can be equal, but have no order.
             is_spread = eqn.outvars[0].aval.size != eqn.invars[0].aval.size
         if is_spread:
@@ -383,8 +388,9 @@ class ByPlan(Propagation[PlannedType]):
 
     def _converted(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """As written: a cast is the user's."""
-        before = node.eqn.invars[0].aval.dtype
-        after = node.eqn.outvars[0].aval.dtype
+        eqn = node.eqn
+        before = eqn.invars[0].aval.dtype
+        after = eqn.outvars[0].aval.dtype
         entry = self._entry(node)
         if entry is not None and kind(after) == "float" and not node.is_asked:
             return self._in_dtype(node, values, entry.dtype)

@@ -17,11 +17,12 @@ from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.compat import as_function
 from .._leaves.types import Aval, DType, Equation, Function, Jaxpr, Leaf
 from .._numbers.evaluate import as_dtype, bind
+from .._program.jaxprs import Arrays
 from .decide import PlannedTypes, avals_of, dtype_or_none
 
 # Emits a jaxpr, of its arguments and the types of the first ones.
 _Emitted = tuple[list[Leaf], PlannedTypes]
-Emit = Callable[[Jaxpr, Sequence[Leaf], PlannedTypes], _Emitted]
+Emit = Callable[[Jaxpr, Arrays, PlannedTypes], _Emitted]
 
 
 class OwnRule:
@@ -120,7 +121,7 @@ def _types_of_tangents(avals: Sequence[Any]) -> list[Aval]:
     return [aval.to_tangent_aval() for aval in avals]
 
 
-def in_types(values: Sequence[Leaf], avals: Sequence[Aval]) -> list[Leaf]:
+def in_types(values: Arrays, avals: Sequence[Aval]) -> list[Leaf]:
     """Returns values in the dtypes of some types."""
     dtypes = map(dtype_or_none, avals)
     return list(map(to_dtype, values, dtypes))

@@ -20,7 +20,7 @@ from .._numbers.evaluate import bind, bits_of, evaluate_in, of_mesh
 from .._numbers.nodes import WITHOUT_BLOCKS, rule_of
 from .._numbers.program import number_nodes
 from .._program.aligned import NO_TRACES, SecondTraces
-from .._program.jaxprs import Variable, manual_axes, open_jaxpr, split_operands
+from .._program.jaxprs import Arrays, Variable, manual_axes, open_jaxpr, split_operands
 from .._program.program import CLOSED, WHILE, Block, Node
 from .._program.walk import Walk
 from .decide import (
@@ -66,7 +66,7 @@ class Emitter:
     def emit(
         self,
         jaxpr: Jaxpr,
-        arrays: Sequence[Leaf],
+        arrays: Arrays,
         types: Sequence[PlannedType] = (),
         default_entry: PlanEntry | None = None,
         traces: SecondTraces = NO_TRACES,
@@ -90,7 +90,7 @@ class Emitter:
         return results, result_types
 
     def emit_as_returned(
-        self, jaxpr: Jaxpr, arrays: Sequence[Leaf], traces: SecondTraces
+        self, jaxpr: Jaxpr, arrays: Arrays, traces: SecondTraces
     ) -> list[Leaf]:
         """Returns the results of a closed jaxpr in the types in which it returns them."""
         emitted, _ = self.emit(jaxpr, arrays, traces=traces)
@@ -137,14 +137,15 @@ class Emission(Walk[Leaf]):
             super().add_results(node, values)
 
     def node(self, node, operands):
+        eqn = node.eqn
         if node.rule == CLOSED and node.name not in DECIDED:
             # The plan has left it alone: its operands are as written.
-            return bind(node.eqn, operands, node.eqn.params)
+            return bind(eqn, operands, eqn.params)
         if node.inner and not self._may_differ(node, operands):
             results = self.written(node, operands)
         else:
             results = super().node(node, operands)
-        return self._widen_shared(node.block, node.eqn.outvars, results)
+        return self._widen_shared(node.block, eqn.outvars, results)
 
     def _widen_shared(
         self, block: Block, variables: Iterable[Variable], values: Iterable[Leaf]
@@ -157,11 +158,12 @@ class Emission(Walk[Leaf]):
             results.append(value)
         return results
 
-    def written(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+    def written(self, node: Node, values: Arrays) -> list[Leaf]:
         """Binds an equation as it stands."""
-        avals = avals_of(node.eqn.invars)
+        eqn = node.eqn
+        avals = avals_of(eqn.invars)
         operands = in_types(values, avals)
-        return bind(node.eqn, operands, node.eqn.params)
+        return bind(eqn, operands, eqn.params)
 
     visit_own = written
     visit_stochastic = written
@@ -169,19 +171,19 @@ class Emission(Walk[Leaf]):
 
     def computed(self, node, values):
         """Computes an equation that holds no others."""
+        eqn = node.eqn
         if node.name in _COMPARING:
-            values = _all_wide_but_rounded(node.eqn.invars, values)
+            values = _all_wide_but_rounded(eqn.invars, values)
         entry = int(self._plan.entries[node.number])
         computes = self._plan.computes(entry)
         if computes is None:
             return self.written(node, values)
         if node.name in _BILINEAR and is_narrower(computes.dtype, FLOAT32):
-            eqn = node.eqn
             params = tuple(eqn.params.items())
             product = Product(eqn.primitive, params, computes.dtype, computes.result)
             return [multiply(product, values)]
         try:
-            return evaluate_in(node.eqn, values, computes)
+            return evaluate_in(eqn, values, computes)
         except REFUSALS:
             # The primitive takes no operands of this dtype.
             converted = []
@@ -224,13 +226,15 @@ class Emission(Walk[Leaf]):
         for block in node.inner:
             branch = self._inner_jaxpr(node, block, values)
             branches.append(branch)
-        params = {**node.eqn.params, "branches": tuple(branches)}
-        return bind(node.eqn, values, params)
+        eqn = node.eqn
+        params = {**eqn.params, "branches": tuple(branches)}
+        return bind(eqn, values, params)
 
     def visit_scan(self, node, values):
-        of_condition, shared, carry, scanned = split_operands(node.eqn, values)
+        eqn = node.eqn
+        of_condition, shared, carry, scanned = split_operands(eqn, values)
         # A loop takes its first carry in the dtypes in which the body returns one.
-        carry = self._settled(node, node.eqn.outvars, carry)
+        carry = self._settled(node, eqn.outvars, carry)
         params = {}
         if node.rule == WHILE:
             operands = [*of_condition, *carry]
@@ -238,13 +242,13 @@ class Emission(Walk[Leaf]):
             params["cond_jaxpr"] = self._inner_jaxpr(node, condition, operands)
         else:
             # The cotangents of what the turns share are added up.
-            shared = _all_wide_but_rounded(node.eqn.invars, shared)
+            shared = _all_wide_but_rounded(eqn.invars, shared)
         operands = [*of_condition, *shared, *carry, *scanned]
         return self._with_body(node, operands, **params)
 
     visit_while = visit_scan
 
-    def _with_body(self, node: Node, values: Sequence[Leaf], **params: Jaxpr) -> list[Leaf]:
+    def _with_body(self, node: Node, values: Arrays, **params: Jaxpr) -> list[Leaf]:
         """Binds an equation with what its first block emits, and with other parameters."""
         eqn = node.eqn
         body = node.inner[0]
@@ -255,19 +259,20 @@ class Emission(Walk[Leaf]):
         return bind(eqn, values, new_params)
 
     def visit_shard_map(self, node, values):
-        params = node.eqn.params
+        eqn = node.eqn
+        params = eqn.params
         # The parameters of the primitive have other names in other releases.
         mapped = jax.shard_map(
             functools.partial(self._settled_block, node, node.inner[0]),
             mesh=params["mesh"],
             in_specs=(list(params["in_specs"]),),
             out_specs=list(params["out_specs"]),
-            axis_names=set(manual_axes(node.eqn)),
+            axis_names=set(manual_axes(eqn)),
             check_vma=params["check_vma"],
         )
         return mapped(list(values))
 
-    def _may_differ(self, node: Node, values: Sequence[Leaf]) -> bool:
+    def _may_differ(self, node: Node, values: Arrays) -> bool:
         """Returns whether an equation is given, or makes, values in other dtypes."""
         # A backward pass may be narrow though the forward one is as written.
         if node.name == "custom_vjp_call":
@@ -281,7 +286,7 @@ class Emission(Walk[Leaf]):
                 return True
         return False
 
-    def _inner_jaxpr(self, node: Node, block: Block, values: Sequence[Leaf]) -> Jaxpr:
+    def _inner_jaxpr(self, node: Node, block: Block, values: Arrays) -> Jaxpr:
         """Returns the jaxpr of a block of an equation, whose last operands it has."""
         avals = []
         variables = block.inputs[len(block.consts) :]
@@ -316,7 +321,7 @@ class Emission(Walk[Leaf]):
         return self._settled(node, block.outputs, results)
 
     def _settled(
-        self, node: Node, variables: Sequence[Variable], values: Sequence[Leaf]
+        self, node: Node, variables: Sequence[Variable], values: Arrays
     ) -> list[Leaf]:
         """Brings results of an equation to the dtypes in which they leave it."""
         results = []
@@ -351,16 +356,17 @@ def _as_returned(array: Leaf, aval: Aval) -> Leaf:
     """Returns a result in the type in which the function itself returns it."""
     if not hasattr(aval, "weak_type"):  # a reference
         return array
+    dtype = aval.dtype
     if not isinstance(array, jax.Array):
-        array = jnp.asarray(array, aval.dtype)
+        array = jnp.asarray(array, dtype)
     is_weak = jax.typeof(array).weak_type
-    if array.dtype == aval.dtype and is_weak == aval.weak_type:
+    if array.dtype == dtype and is_weak == aval.weak_type:
         return array
     # No public function makes a weak type, and the cast of one would count as the user's
     # own in an autocast around this one.
     with of_mesh(array):
         return lax.convert_element_type_p.bind(
-            array, new_dtype=aval.dtype, weak_type=aval.weak_type, sharding=None
+            array, new_dtype=dtype, weak_type=aval.weak_type, sharding=None
         )
 
 
@@ -378,9 +384,7 @@ def _wide_but_rounded(array: Leaf, aval: Aval) -> Leaf:
     return lax.reduce_precision(wide, **bits)
 
 
-def _all_wide_but_rounded(
-    variables: Sequence[Variable], values: Sequence[Leaf]
-) -> list[Leaf]:
+def _all_wide_but_rounded(variables: Sequence[Variable], values: Arrays) -> list[Leaf]:
     avals = avals_of(variables)
     return list(map(_wide_but_rounded, values, avals))
 

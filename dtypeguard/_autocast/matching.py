@@ -90,12 +90,13 @@ class PlanUse:
 
     def entry(self, stack: Stack) -> PlanEntry | None:
         """Returns the entry of an expression, or of the function that it is in."""
-        if not self.plan.entries:
+        entries = self.plan.entries
+        if not entries:
             return None
         line = key_of_line(stack)
         if line not in self._entry_of_line:
             matching = []
-            for entry in self.plan.entries:
+            for entry in entries:
                 if matches(entry, line):
                     matching.append(entry)
             self._matched.update(matching)

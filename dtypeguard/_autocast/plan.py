@@ -237,11 +237,11 @@ def entries_of(dtype_of_key: Any, scope: str = "") -> Iterator[PlanEntry]:
     _check_table(dtype_of_key)
     for key, dtype in dtype_of_key.items():
         match = _KEY_OF_ENTRY.fullmatch(key)
+        name = quoted(key)
         if match is None:
-            name = quoted(key)
             message = f"the plan has the entry {name}. Write {_FORM_OF_ENTRY}."
             raise PlanError(message)
-        _check_choice(quoted(key), dtype, _PLAN_DTYPES)
+        _check_choice(name, dtype, _PLAN_DTYPES)
         file, function, expression = match.groups("")
         place = f"{file}:{function}"
         yield PlanEntry(place, expression, scope, jnp.dtype(dtype))

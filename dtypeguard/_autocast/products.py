@@ -11,7 +11,7 @@ trace. It computes JAX's own product of rounded operands, which policies of
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +24,7 @@ from .._leaves.compat import Primitive, x64_enabled
 from .._leaves.types import Aval, DType, Jaxpr, Leaf
 from .._numbers.evaluate import Computes, RetypedWalk, as_dtype, bound_product, current_mesh
 from .._numbers.primitives import AUTOCAST_PRODUCT
+from .._program.jaxprs import Arrays
 from .._program.program import Block
 
 _Avals = tuple[Aval, ...]
@@ -64,7 +65,7 @@ class Product(NamedTuple):
         params["preferred_element_type"] = self.result
         return bound_product(self.primitive, self.rounded(operands), params)
 
-    def rounded(self, operands: Sequence[Leaf]) -> list[Leaf]:
+    def rounded(self, operands: Arrays) -> list[Leaf]:
         """Returns operands in the dtype to which the product rounds them."""
         arrays = []
         for operand in operands:
@@ -73,14 +74,14 @@ class Product(NamedTuple):
         return arrays
 
 
-def multiply(product: Product, operands: Sequence[Leaf]) -> Leaf:
+def multiply(product: Product, operands: Arrays) -> Leaf:
     """Multiplies; the derivatives have the dtypes of the operands."""
     # The jaxpr is for readers: audits, costs and `jax.make_jaxpr` see the rounding.
     jaxpr = _product_jaxpr(product, _operand_types(operands), _context())
     return MULTIPLY.bind(*operands, product=product, jaxpr=jaxpr)
 
 
-def _operand_types(operands: Sequence[Leaf]) -> _Avals:
+def _operand_types(operands: Arrays) -> _Avals:
     return tuple(map(jax.typeof, operands))
 
 
@@ -126,15 +127,16 @@ def _transposed(cotangent, *operands, product: Product, place: int, jaxpr: Jaxpr
     of the operand as its result.
     """
     linear = operands[place].aval
-    narrow_linear = linear.update(dtype=product.dtype, weak_type=False)
-    narrow_product = product._replace(result=product.dtype)
+    narrow_dtype = product.dtype
+    narrow_linear = linear.update(dtype=narrow_dtype, weak_type=False)
+    narrow_product = product._replace(result=narrow_dtype)
     other_operand = operands[1 - place]
     rounded = product.rounded([cotangent, other_operand])
     # JAX knows the layouts of all products and convolutions; only dtypes differ.
     transpose = _transpose_jaxpr(
         narrow_product, place, narrow_linear, _operand_types(rounded), _context()
     )
-    computes = Computes(product.dtype, linear.dtype)
+    computes = Computes(narrow_dtype, linear.dtype)
     walk = RetypedWalk(computes.of)
     (derivative,) = walk.block(Block(transpose), rounded)
     return derivative

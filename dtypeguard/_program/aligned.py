@@ -19,6 +19,7 @@ from .._leaves.dtypes import bits, dtype_of, kind
 from .._leaves.types import Equation, Jaxpr, Leaf
 from .jaxprs import (
     PRODUCTS,
+    Arrays,
     Variable,
     expanded,
     is_literal,
@@ -57,7 +58,7 @@ class _Source(NamedTuple):
 _NOT_CONVERTED = _Source()
 
 
-def sibling_dtypes(arrays: Sequence[Leaf]) -> Retype:
+def sibling_dtypes(arrays: Arrays) -> Retype:
     """Returns dtypes for a second trace in which the floating arguments move.
 
     All get one dtype. With two of them, a promotion of both could give the dtype of the
@@ -78,7 +79,7 @@ def sibling_dtypes(arrays: Sequence[Leaf]) -> Retype:
 
 
 def beside_trace(
-    program: Jaxpr, function: Callable[..., Any], arrays: Sequence[Leaf], dtypes: Retype
+    program: Jaxpr, function: Callable[..., Any], arrays: Arrays, dtypes: Retype
 ) -> "Alignment":
     """Returns a traced function beside its trace of arrays in other dtypes.
 
@@ -208,9 +209,10 @@ class Alignment:
 
     def _align(self, first: Jaxpr, second: Jaxpr) -> None:
         jaxpr = open_jaxpr(first)
-        if id(jaxpr) in self._jaxprs:  # the calls of one function share it
+        identity = id(jaxpr)
+        if identity in self._jaxprs:  # the calls of one function share it
             return
-        self._jaxprs.add(id(jaxpr))
+        self._jaxprs.add(identity)
         steps_by_key = self._steps_by_key(first)
         second_steps_by_key = self._steps_by_key(second)
         for key, steps in steps_by_key.items():
@@ -280,23 +282,25 @@ class Alignment:
                 continue
             root = var
             root_user = user
-            if source.casts:
+            casts = source.casts
+            if casts:
                 # The conversion is what uses the root.
-                root_user = source.casts[0]
+                root_user = casts[0]
                 root = root_user.invars[0]
                 place = 0
-                last_cast = id(source.casts[-1])
+                last_cast = id(casts[-1])
                 self._moves[last_cast] = aval.dtype != second_aval.dtype
+            user_identity = id(root_user)
             # In the first trace this cast would change nothing, so JAX left it out.
-            if len(second.casts) == len(source.casts) + 1:
+            if len(second.casts) == len(casts) + 1:
                 target = second.casts[0].outvars[0].aval
                 if target.dtype == root.aval.dtype:
-                    self._ends[id(root_user)].add(place)
+                    self._ends[user_identity].add(place)
             if source.value is None:
                 continue
             if second.value is None:
                 continue
-            key = (id(root_user), place)
+            key = (user_identity, place)
             self._compare_constants(key, source.value, second.value)
 
     def _compare_constants(self, key: _UseKey, value: Leaf, second_value: Leaf) -> None:
@@ -308,7 +312,8 @@ class Alignment:
             return
         self._constants[key] = first
         number = first.astype(float)
-        if not np.array_equal(number, second.astype(float), equal_nan=True):
+        second_number = second.astype(float)
+        if not np.array_equal(number, second_number, equal_nan=True):
             self._intended[key] = second
 
 

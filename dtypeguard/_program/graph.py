@@ -185,10 +185,11 @@ class Graph(Walk[int]):
     def enter(self, block, arguments):
         # Counted when it is entered, so that deep calls share what is inside early enough.
         self._unshared -= len(block.nodes)
+        inputs = block.inputs
         values = {}
         # A closed-over value gets its number where it is used first.
-        first = len(block.inputs) - len(arguments)
-        for var, value in zip(block.inputs[first:], arguments):
+        first = len(inputs) - len(arguments)
+        for var, value in zip(inputs[first:], arguments):
             if self.avals[value] != var.aval:
                 # The body of a `scan` sees slices.
                 value = self._new(var.aval, [value])
@@ -196,11 +197,12 @@ class Graph(Walk[int]):
         return values
 
     def read(self, user, place, var, values):
-        if not is_literal(var) and var in values:
+        is_number = is_literal(var)
+        if not is_number and var in values:
             return values[var]
         value = self._new(var.aval)
         self.constants[value] = Constant(var, user)
-        if not is_literal(var):
+        if not is_number:
             values[var] = value
         return value
 
@@ -241,14 +243,15 @@ class Graph(Walk[int]):
             return self.left(node, results)
         # Its inside is that of all calls of its jaxpr.
         jaxpr = open_jaxpr(block.jaxpr)
-        if jaxpr not in self._shared:
+        shared = self._shared
+        if jaxpr not in shared:
             entered = []
             for var in jaxpr.invars:
                 value = self._new(var.aval)
                 entered.append(value)
             results = self.block(block, entered)
-            self._shared[jaxpr] = (entered, results)
-        entered, results = self._shared[jaxpr]
+            shared[jaxpr] = (entered, results)
+        entered, results = shared[jaxpr]
         for value, operand in zip(entered, operands):
             sources = self.same.setdefault(value, [])
             sources.append(operand)

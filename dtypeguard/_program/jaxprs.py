@@ -24,6 +24,8 @@ PRODUCTS = ForeignNames(
 
 _T = TypeVar("_T")
 Variable = Any  # of a jaxpr: a variable or a literal
+# The operands or results of an equation or a jaxpr: arrays, traced values and numbers.
+Arrays = Sequence[Leaf]
 # An equation and those whose jaxprs contain it, inside out.
 Stack = tuple[Equation, ...]
 
@@ -122,9 +124,10 @@ def all_jaxprs(jaxpr: Jaxpr) -> list[Jaxpr]:
         for eqn in outer.eqns:
             for closed in jaxprs_in(eqn.params):
                 inner = open_jaxpr(closed)
-                if id(inner) in seen:
+                identity = id(inner)
+                if identity in seen:
                     continue
-                seen.add(id(inner))
+                seen.add(identity)
                 jaxprs.append(inner)
     return jaxprs
 

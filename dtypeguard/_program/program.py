@@ -214,23 +214,24 @@ class Block:
     def drop_unused(self) -> None:
         """Drops nodes on which nothing depends, and notes what nothing uses after each."""
         # The body of a loop is walked more than once.
-        self.uses.clear()
+        uses = self.uses
+        uses.clear()
         for var in _without_literals(self.outputs):
-            self.uses[var] += 1
+            uses[var] += 1
         live_nodes = []
         for node in reversed(self.nodes):
             eqn = node.eqn
             last = []
             for var in eqn.outvars:
-                if var not in self.uses:
+                if var not in uses:
                     last.append(var)
             # JAX keeps equations that nothing uses, and would compute them in each run.
             if len(last) == len(eqn.outvars) and not eqn.effects:
                 continue
             for var in _without_literals(eqn.invars):
-                if var not in self.uses:
+                if var not in uses:
                     last.append(var)
-                self.uses[var] += 1
+                uses[var] += 1
             node.last = last
             live_nodes.append(node)
         live_nodes.reverse()

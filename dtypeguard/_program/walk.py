@@ -59,19 +59,21 @@ class Walk(Generic[_T]):
     def enter(self, block: Block, arguments: Sequence[_T]) -> dict[Variable, _T]:
         """Returns the first values of a block, by variable."""
         values = {}
-        for var, array in zip(block.inputs, block.consts):
+        inputs = block.inputs
+        for var, array in zip(inputs, block.consts):
             values[var] = self.constant(var, array)
-        first = len(block.inputs) - len(arguments)
-        variables = block.inputs[first:]
+        first = len(inputs) - len(arguments)
+        variables = inputs[first:]
         values.update(zip(variables, arguments))
         return values
 
     def add_results(self, node: Node, values: dict[Variable, _T]) -> None:
         """Adds the results of a node to the values of its block."""
+        eqn = node.eqn
         # A subclass may compute under a context.
-        operands = self.read_all(node, node.eqn.invars, values)
+        operands = self.read_all(node, eqn.invars, values)
         results = self.node(node, operands)
-        values.update(zip(node.eqn.outvars, results))
+        values.update(zip(eqn.outvars, results))
         # A value is gone as soon as nothing needs it: programs fill memory.
         for var in node.last:
             values.pop(var, None)

@@ -40,7 +40,7 @@ class PlanError(ValueError):
     """A plan that cannot be used; the message says what to type."""
 
 
-def _measured() -> Any:
+def _figure_field() -> Any:
     """Returns a field that says what was measured: plans are equal whatever it is."""
     return dataclasses.field(default=None, compare=False)
 
@@ -67,8 +67,8 @@ class PlanEntry:
     expression: str = ""
     scope: str = ""
     dtype: np.dtype = _WIDE_DTYPE
-    error: float | None = _measured()
-    share: float | None = _measured()
+    error: float | None = _figure_field()
+    share: float | None = _figure_field()
 
     @property
     def key(self) -> str:
@@ -125,10 +125,10 @@ class Plan:
     default: str = PRODUCTS
     entries: tuple[PlanEntry, ...] = ()
     loss_scale: float | None = None
-    error: float | None = _measured()
-    held_out: float | None = _measured()
+    error: float | None = _figure_field()
+    held_out: float | None = _figure_field()
     tolerance: float | None = None
-    share: float | None = _measured()
+    share: float | None = _figure_field()
     measured: str = ""
 
     def __post_init__(self) -> None:

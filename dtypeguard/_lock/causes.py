@@ -37,7 +37,10 @@ def find_causes(
     rows_of_line = collections.defaultdict(list)
     odd_values = set()
     for change in leaves:
-        if change.table != INPUTS or not change.row.locked:
+        if change.table != INPUTS:
+            continue
+        # A new input had no type that could change.
+        if not change.row.locked:
             continue
         odd_values |= change.values
         # An input has no line of its own: it stands at the first that takes it.
@@ -46,9 +49,10 @@ def find_causes(
                 rows_of_line[call.line].append(change.row)
                 break
     lines_of_function = _blamed_lines(changes, odd_values, step)
-    if not lines_of_function and not odd_values:
+    if not (lines_of_function or odd_values):
         # They only compute less, and what is gone has no line.
-        lines_of_function = {function: [] for function in changes}
+        for function in changes:
+            lines_of_function[function] = []
     causes = []
     for function, lines in lines_of_function.items():
         cause = LockCause(lines, function, changes[function].rows)
@@ -56,12 +60,16 @@ def find_causes(
     for line, rows in rows_of_line.items():
         cause = LockCause([line], None, rows)
         causes.append(cause)
-    if causes or not leaves:
+    if causes:
         return causes
+    # What only moved has no cause.
+    if not leaves:
+        return []
     # All functions compute as locked, so the step returns another of their values.
     file, _, name = step.lock.step.rpartition(":")
+    function = (file, name)
     rows = [change.row for change in leaves]
-    return [LockCause([], (file, name), rows)]
+    return [LockCause([], function, rows)]
 
 
 def _blamed_lines(
@@ -77,8 +85,10 @@ def _blamed_lines(
         if call.takes.keys() & odd_values:
             odd_values = odd_values.union(call.gives)
             continue
+        if call not in suspects:
+            continue
         # A backward pass follows from the forward one.
-        if call not in suspects or (call.is_backward and blamed):
+        if call.is_backward and blamed:
             continue
         odd_values = odd_values.union(call.gives)
         function, line = _place(call, changes, step)
@@ -107,7 +117,8 @@ def _suspects(changes: _Changes, step: TracedStep) -> set[Computation]:
             elif entry.kind != OTHER:
                 candidates.add(call)
     makers = step.makers(operands)
-    return certain | candidates.intersection(makers)
+    certain |= candidates.intersection(makers)
+    return certain
 
 
 def _place(
@@ -126,7 +137,9 @@ def _place(
         chain.append(maker.chain[0])
     for code, instruction in chain:
         function = step.function_of(code)
-        if function not in changes or not changes[function].lost_cast:
+        if function not in changes:
+            continue
+        if not changes[function].lost_cast:
             continue
         node = expression(code, instruction)
         line = _line_of_operand(code, node)
@@ -143,7 +156,9 @@ def _line_of_operand(code: CodeType, node: Expression | None) -> int | None:
     for part in ast.walk(node):
         if isinstance(part, ast.Name):
             renamings += renamings_before(code, part.id, node.lineno)
+    if renamings:
+        return max(renamings)
     # A lambda is given its operands.
-    if not renamings and code.co_name == "<lambda>":
+    if code.co_name == "<lambda>":
         return None
-    return max(renamings, default=node.lineno)
+    return node.lineno

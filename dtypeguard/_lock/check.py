@@ -102,8 +102,12 @@ def _text_of_cause(cause: LockCause) -> list[str]:
     """Returns a cause in lines of text: where it is, its source, and what changed there."""
     file, name = cause.function or ("", "")
     # What is gone from a function has no line.
-    place = ", ".join(map(str, cause.lines)) or file
-    head = f"{place}: {name}" if place else name
+    place = file
+    if cause.lines:
+        place = ", ".join(map(str, cause.lines))
+    head = name
+    if place:
+        head = f"{place}: {name}"
     text = [f"  {head}".rstrip()]
     for line in cause.lines:
         text.append(f"      {line.code}")

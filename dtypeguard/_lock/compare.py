@@ -57,7 +57,7 @@ class FunctionChange(NamedTuple):
     @property
     def lost_cast(self) -> bool:
         """Whether it has a cast less."""
-        return any(entry.kind == CAST for entry in self.removed)
+        return bool(_of_kind(CAST, self.removed))
 
 
 class LeavesChange(NamedTuple):
@@ -96,7 +96,9 @@ def _changes_of_functions(
     locked: _Functions, functions: _Functions
 ) -> list[FunctionChange]:
     """Returns the functions that compute otherwise, or that moved."""
-    missing = {name: locked[name] for name in locked if name not in functions}
+    missing = dict(locked)
+    for function in functions:
+        missing.pop(function, None)
     changes = []
     for function, entries in functions.items():
         locked_function = function
@@ -140,7 +142,9 @@ def _function_change(
     unseen = after.keys() - before.keys()
     lost = before.keys() - after.keys()
     # All kinds but the last are of the forward pass, or products and sums.
-    texts = {entry.text for entry in before | after if entry.kind != MIRRORED}
+    entries = before | after
+    mirrored = _of_kind(MIRRORED, entries)
+    texts = _texts(entries.keys() - mirrored)
     for kind in ENTRY_KINDS:
         # A difference of counters has no counts below 0: the entries of more calls alone.
         added = _of_kind(kind, after - before)
@@ -149,7 +153,7 @@ def _function_change(
             added = _of_kind(kind, unseen)
             removed = _of_kind(kind, lost)
             # A backward pass in a type of the forward one is nothing new.
-            changed_texts = {entry.text for entry in added | removed}
+            changed_texts = _texts(added | removed)
             if kind == MIRRORED and changed_texts <= texts:
                 continue
         change.unseen.update(unseen & added)
@@ -159,7 +163,9 @@ def _function_change(
         if change.rows and kind in BACKWARD_KINDS:
             continue
         if added or removed:
-            row = ChangedRow(kind, _texts(removed), _texts(added))
+            locked_texts = sorted(_texts(removed))
+            texts_now = sorted(_texts(added))
+            row = ChangedRow(kind, "; ".join(locked_texts), "; ".join(texts_now))
             change.rows.append(row)
     return change
 
@@ -168,9 +174,8 @@ def _of_kind(kind: str, entries: Iterable[LockEntry]) -> set[LockEntry]:
     return {entry for entry in entries if entry.kind == kind}
 
 
-def _texts(entries: Iterable[LockEntry]) -> str:
-    texts = [entry.text for entry in entries]
-    return "; ".join(sorted(texts))
+def _texts(entries: Iterable[LockEntry]) -> set[str]:
+    return {entry.text for entry in entries}
 
 
 def _changes_of_table(lock: Lock, step: TracedStep, table: str) -> list[LeavesChange]:
@@ -190,7 +195,8 @@ def _changes_of_table(lock: Lock, step: TracedStep, table: str) -> list[LeavesCh
             continue
         # One of them may stand for leaves that are as they were.
         longer_path = max(path, locked_path, key=len)
-        row = ChangedRow(f"{table} {longer_path}", before, after)
+        place = f"{table} {longer_path}"
+        row = ChangedRow(place, before, after)
         values_of_row[row].add(leaf.value)
     for path, before in lost.items():
         row = ChangedRow(f"{table} {path}", before, "")

@@ -82,10 +82,10 @@ class Computation:
         self.is_backward = is_backward
         self.takes: dict[int, Aval] = {}
         self.gives: dict[int, Aval] = {}
-        self._products: set[str] = set()
-        self._product_operands: set[str] = set()
-        self._product_results: set[str] = set()
-        self._sums: set[str] = set()
+        self._products = set()
+        self._product_operands = set()
+        self._product_results = set()
+        self._sums = set()
         self._casts = False
         self._computes = False
 
@@ -105,8 +105,9 @@ class Computation:
             self._computes = True
 
     def _add_product(self, eqn: JaxEquation) -> None:
-        first = _type_name(eqn.invars[0].aval)
-        second = _type_name(eqn.invars[1].aval)
+        first_operand, second_operand, *_ = eqn.invars
+        first = _type_name(first_operand.aval)
+        second = _type_name(second_operand.aval)
         result = _type_name(eqn.outvars[0].aval)
         text = f"{first} @ {second} -> {result}"
         precision = precision_of_product(eqn)
@@ -125,7 +126,9 @@ class Computation:
         index = instruction // 2
         line, *_ = positions[index]
         # Instructions that the compiler adds have no line.
-        return line_in(code, line or code.co_firstlineno)
+        if not line:
+            line = code.co_firstlineno
+        return line_in(code, line)
 
     @functools.cached_property
     def entries(self) -> list[LockEntry]:
@@ -150,8 +153,10 @@ class Computation:
 
     def _kind_of_flow(self, takes: set[str], gives: set[str]) -> str | None:
         """Returns what it does beside products; None if there is nothing to tell."""
+        if not gives:
+            return None
         avals = [*self.takes.values(), *self.gives.values()]
-        if not gives or not any(map(_type_matters, avals)):
+        if not any(map(_type_matters, avals)):
             return None
         if self.is_backward and not takes:
             return None
@@ -161,8 +166,11 @@ class Computation:
             return None
         if self._computes or self._products or not self._casts or len(takes) > 1:
             return OTHER
-        # A cast of a constant tells nothing, nor does one to the dtype of its operand.
-        if not takes or takes == gives:
+        # A cast of a constant tells nothing.
+        if not takes:
+            return None
+        # Nor does one to the dtype of its operand.
+        if takes == gives:
             return None
         return CAST
 
@@ -193,7 +201,9 @@ def computations(
     for value, equation in graph.made_by.items():
         stack = equation.stack
         chain, is_of_optimizer = _own_calls(stack, homes)
-        if not chain or equation.primitive in _ADDED_BY_JAX:
+        if not chain:
+            continue
+        if equation.primitive in _ADDED_BY_JAX:
             continue
         is_backward = Written(stack).is_backward
         key = (chain, is_backward)
@@ -229,7 +239,9 @@ def _connect(graph: Graph, maker_of: dict[int, Computation]) -> None:
     """Notes the values that go from one call to another, or out of the program."""
     nowhere = ("", "")
     outside = Computation(nowhere, (), is_backward=False)
-    uses = [(outside, value) for value in graph.outputs]
+    uses = []
+    for value in graph.outputs:
+        uses.append((outside, value))
     for result, equation in graph.made_by.items():
         user = maker_of.get(result, outside)
         for value in equation.inputs:
@@ -290,5 +302,9 @@ def one_text(names: Iterable[str]) -> str:
 def _type_names(avals: Collection[Aval]) -> set[str]:
     """Returns the types of values: those that count, if any does."""
     counted = [aval for aval in avals if _type_matters(aval)]
-    names = set(map(_type_name, counted or avals))
-    return names - {""}
+    if not counted:
+        counted = avals
+    names = set(map(_type_name, counted))
+    # Some have no name.
+    names.discard("")
+    return names

@@ -1,5 +1,6 @@
 """A lock as a TOML file: written and read."""
 
+import collections
 import itertools
 from typing import Any
 
@@ -35,19 +36,26 @@ def lock_text(lock: Lock) -> str:
         if types:
             lines += ["", f"[{table}]"]
             lines += itertools.starmap(toml_line, types.items())
-    return "\n".join([*lines, "", _END, ""])
+    lines += ["", _END, ""]
+    return "\n".join(lines)
 
 
 def _lines_of_function(entries: LockEntries) -> list[str]:
     """Returns a line for each kind of entry that a function has."""
-    items_of_kind = {kind: [] for kind in ENTRY_KINDS}
+    items_of_kind = collections.defaultdict(list)
     # Sorted, a moved line of the program is no change of the file.
     for entry, count in sorted(entries.items()):
         text = entry.text
         if count > 1:
             text = f"{text} ({count})"
         items_of_kind[entry.kind].append(text)
-    return [toml_list(kind, items) for kind, items in items_of_kind.items() if items]
+    lines = []
+    for kind in ENTRY_KINDS:
+        items = items_of_kind[kind]
+        if items:
+            line = toml_list(kind, items)
+            lines.append(line)
+    return lines
 
 
 def read_lock(path: str) -> Lock:
@@ -57,7 +65,8 @@ def read_lock(path: str) -> Lock:
         LockError: if there is none, or it is damaged.
     """
     try:
-        return _lock_of_data(read_toml(path, "format", _FORMAT, _END))
+        data = read_toml(path, "format", _FORMAT, _END)
+        return _lock_of_data(data)
     except OSError as error:
         reason = f"{path} cannot be read: {error.strerror}."
         raise LockError(f"{reason} Write it with --out {path}.") from None

@@ -129,7 +129,9 @@ def lock_of(
         if call.entries:
             functions[call.function].update(call.entries)
     leaves = _locked_leaves(program, step)
-    types = {table: _types_by_path(leaves[table]) for table in TABLES}
+    types = {}
+    for table in TABLES:
+        types[table] = _types_by_path(leaves[table])
     lock = Lock(name, functions, types)
     return TracedStep(lock, calls, leaves, function_of)
 
@@ -160,10 +162,13 @@ def _locked_leaves(program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
     inputs = []
     outputs = []
     for name, before, after in zip(program.names, program.carried, program.returned):
-        inputs += [name + path for path in before.paths]
-        outputs += [name + path for path in after.paths]
+        for path in before.paths:
+            inputs.append(name + path)
+        for path in after.paths:
+            outputs.append(name + path)
     inputs += input_names(step, program.rest.paths)
-    outputs += [f"result{path}" for path in program.others.paths]
+    for path in program.others.paths:
+        outputs.append(f"result{path}")
     graph = program.step
     return {
         INPUTS: _typed_leaves(graph, inputs, graph.inputs),
@@ -187,13 +192,16 @@ def _typed_leaves(
 
 def _nodes_of(path: str) -> tuple[str, ...]:
     """Returns the paths that lead to a leaf: `params`, `params['layer_*']`, and so on."""
-    names = list(parts(path))
+    first, *keys = parts(path)
     if _RESULT.match(path):
-        names[:2] = ["".join(names[:2])]
-    first, *keys = names
+        index, *keys = keys
+        first += index
+    names = [first]
     # Layers are alike: how many there are is no matter of types.
-    folded_keys = [_NUMBER.sub("*", key) for key in keys]
-    return tuple(itertools.accumulate([first, *folded_keys]))
+    for key in keys:
+        folded_key = _NUMBER.sub("*", key)
+        names.append(folded_key)
+    return tuple(itertools.accumulate(names))
 
 
 def _types_by_path(leaves: Sequence[TypedLeaf]) -> dict[str, str]:

@@ -102,9 +102,11 @@ def _in_order(traced: Traced, paths: Collection[str]) -> list[int]:
 
 def _is_function(reference: PyTree, paths: Sequence[str]) -> bool:
     """Returns whether a reference is a function; a tree of outputs may be callable too."""
+    if not callable(reference):
+        return False
     # A function is a leaf itself, at the path of an only output.
     leaves = _by_path_text(reference).keys() - {""}
-    return callable(reference) and leaves.isdisjoint(paths)
+    return leaves.isdisjoint(paths)
 
 
 def _arrays_of(
@@ -186,18 +188,20 @@ def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
     name = _output_name(path)
     wrong = f"audit_precision got {shown(leaf)} in the reference at {name}"
     array = np.asarray(leaf)
-    if kind(array.dtype) is None:
+    family = kind(array.dtype)
+    if family is None:
         raise TypeError(
             f"{wrong}. Write an array of numbers, such as x.astype(numpy.float32): files "
             "keep no bfloat16."
         )
-    is_complex = kind(aval.dtype) == "complex"
-    if kind(array.dtype) == "complex" and not is_complex:
-        raise TypeError(f"{wrong}, which is complex. Write its real part.")
-    if is_complex:
+    if kind(aval.dtype) == "complex":
         return array.astype(np.complex128)
+    if family == "complex":
+        raise TypeError(f"{wrong}, which is complex. Write its real part.")
     return array
 
 
 def _output_name(path: str) -> str:
-    return path or _ONLY
+    if path:
+        return path
+    return _ONLY

@@ -47,7 +47,9 @@ class Difference(NamedTuple):
     @property
     def name(self) -> str:
         """The output in a sentence."""
-        return self.output or "the output"
+        if self.output:
+            return self.output
+        return "the output"
 
     @property
     def place(self) -> str:
@@ -124,9 +126,10 @@ def headline_of(differences: Sequence[Difference]) -> str:
         says = f"rounding explains {explained}: another computation"
     error = percent(worst.error)
     head = f"the reference differs by {error}"
-    if len(differences) == 1:
+    total = len(differences)
+    if total == 1:
         return f"{head}; {says}."
-    outputs = f"{count} of {len(differences)} outputs"
+    outputs = f"{count} of {total} outputs"
     where = f"{head} in {worst.name}"
     return f"{where}; {says} in {outputs}."
 
@@ -171,8 +174,11 @@ def details_of(
         if difference.reason:
             sentence = _sentence(difference, difference.reason, is_only)
             lines.append(sentence)
+            continue
+        if difference.verdict != "rounding":
+            continue
         # A float32 program is seldom run in float64 to know.
-        elif difference.verdict == "rounding" and difference.shows_in == "float32":
+        if difference.shows_in == "float32":
             hiding.append(difference)
     # The verdicts of all outputs are in `differences`; a report is to be read.
     lines = lines[:_MOST_LINES]
@@ -186,12 +192,15 @@ def details_of(
         lines.append(sentence)
     if divergence is not None:
         lines.append(str(divergence))
-    elif worst.verdict == "differs" and is_only:
+        return lines
+    if worst.verdict != "differs":
+        return lines
+    if is_only:
         lines.append(
             "To find where, return activations as well and give those of the reference, or "
             f"{_AS_FUNCTION}"
         )
-    elif worst.verdict == "differs":
+    else:
         lines.append(
             f"In the order of the program, {worst.name} is the first output that differs. "
             f"To find the line, {_AS_FUNCTION}"

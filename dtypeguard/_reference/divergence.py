@@ -78,7 +78,11 @@ class _ComparedProgram:
         while waiting:
             number = waiting.pop()
             # A constant has no number.
-            if number is None or number in way or self.groups[number] in self.shared:
+            if number is None:
+                continue
+            if number in way:
+                continue
+            if self.groups[number] in self.shared:
                 continue
             way.add(number)
             waiting += self.nodes[number].operands
@@ -109,7 +113,9 @@ class _ComparedProgram:
     def beginning(self, number: int) -> Origin | None:
         """Returns the first line on the way to a value that both programs do not have."""
         way = self.way_to([number])
-        return self.line(way or [number])
+        if not way:
+            way = [number]
+        return self.line(way)
 
     def line(self, numbers: Iterable[int]) -> Origin | None:
         """Returns the line of the first value with a line."""
@@ -145,15 +151,22 @@ def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> D
             pair = (program.outputs[n], compared.outputs[n])
             pairs.append(pair)
     for first, second in pairs:
-        # Constants have no number, and inputs no sketch.
-        if first is None or second is None:
+        # Constants have no number.
+        if first is None:
+            continue
+        if second is None:
             continue
         sketch = program.nodes[first].sketch
         reference_sketch = compared.nodes[second].sketch
-        if sketch is None or reference_sketch is None:
+        # Inputs have no sketch.
+        if sketch is None:
             continue
+        if reference_sketch is None:
+            continue
+        norm = np.linalg.norm(sketch)
         # Nothing is relative to zeros.
-        norm = np.linalg.norm(sketch) or 1.0
+        if not norm:
+            norm = 1.0
         distance = np.linalg.norm(sketch - reference_sketch)
         apart = float(distance / norm)
         line = program.beginning(first)

@@ -107,8 +107,9 @@ class Judge:
         avals = traced.program.out_avals
         self._is_exact = [not is_inexact(aval) for aval in avals]
         self._narrow = _narrowest_dtype(traced.avals, formats)
+        self._is_short = bits(self._narrow) < 32
         self._shows_in = "float64"
-        if bits(self._narrow) < 32:
+        if self._is_short:
             self._shows_in = "float32"
         # Whatever was compiled for some dtypes is used again.
         runner = functools.partial(_runner, self.call)
@@ -208,8 +209,10 @@ class Judge:
                 break
         least_ratio = min(ratios)
         difference = self._difference(n, array, least_ratio)
+        if self._is_exact[n]:
+            return difference
         # The rounding of the program itself may hide as much.
-        if ratios[0] <= _EXPLAINS and not self._is_exact[n]:
+        if ratios[0] <= _EXPLAINS:
             return difference._replace(shows_in=self._shows_in)
         return difference
 
@@ -218,16 +221,20 @@ class Judge:
         yield self._written
         dtypes = [_narrowest_holding(reference)]
         # A reference of a bfloat16 model is often computed in float32, on another machine.
-        if bits(self._narrow) < 32:
+        if self._is_short:
             dtypes.append(_SINGLE_DTYPE)
         for dtype in dtypes:
-            if dtype not in (_DOUBLE_DTYPE, self._narrow):
-                yield self._bound_in(dtype)
+            if dtype == _DOUBLE_DTYPE:
+                continue
+            # That of the program is the first.
+            if dtype == self._narrow:
+                continue
+            yield self._bound_in(dtype)
 
     def judge_function(self, n: int, reference: "Judge") -> Difference:
         """Returns the verdict on another function, which runs in float64 as well."""
         bound = self._written
-        if bits(self._narrow) < 32:
+        if self._is_short:
             bound = self._bound_in(_SINGLE_DTYPE)
         truth = reference.truth[n]
         output = reference.outputs[n]
@@ -236,7 +243,9 @@ class Judge:
         distance, _ = self._distance(n, truth)
         explains = bound.explains(n)
         hides = self._written.explains(n)
-        if difference.verdict == "rounding" or not explains < distance <= hides:
+        if difference.verdict == "rounding":
+            return difference
+        if not explains < distance <= hides:
             return difference
         apart = self._relative(n, distance, truth)
         explained = self._relative(n, explains, truth)
@@ -251,7 +260,9 @@ class Judge:
 
         "" if none does.
         """
-        if self._formats.products is not None or not arrays:
+        if self._formats.products is not None:
+            return ""
+        if not arrays:
             return ""
         for device in _JUDGED_DEVICES:
             products = products_named(device)
@@ -277,11 +288,13 @@ class Judge:
         least, _ = _LEAST_SHARE * bound.least[n]
         # Whoever computes in 16 bits is off by more than that: they explain nothing.
         own_dtype = _narrowest_holding(array)
-        if overall < least and bits(bound.dtype) < 32 <= bits(own_dtype):
+        is_wider = bits(bound.dtype) < 32 <= bits(own_dtype)
+        if overall < least and is_wider:
             return _DIFFERS_FROM
         # 0 is within a bound of 0, and infinity within one of infinity.
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = np.nan_to_num(size / most, posinf=np.inf)
+            ratios = size / most
+        ratios = np.nan_to_num(ratios, posinf=np.inf)
         return float(np.max(ratios))
 
     # Figures
@@ -317,10 +330,12 @@ class Judge:
     def _difference(self, n: int, reference: np.ndarray, ratio: float) -> Difference:
         """Returns the verdict of a ratio, with the figures of the output as written."""
         verdict = "differs"
+        shows_in = None
         if ratio <= _EXPLAINS:
             verdict = "rounding"
         elif ratio <= _DIFFERS_FROM:
             verdict = "undecidable"
+            shows_in = self._shows_in
         # Whatever dtype told, a reader has the program as written.
         output = self.outputs[n]
         off = self._off(n, output, reference)
@@ -331,9 +346,8 @@ class Judge:
             error=self._relative(n, error, reference),
             rounding=self._relative(n, explained, reference),
             verdict=verdict,
+            shows_in=shows_in,
         )
-        if verdict == "undecidable":
-            difference = difference._replace(shows_in=self._shows_in)
         if not error:
             return difference
         sizes = np.abs(off)
@@ -384,17 +398,19 @@ def _perturb_array(array: Leaf, dtype: DType, random: np.random.Generator) -> Le
     wide_dtype = np.float64
     if kind(array.dtype) == "complex":
         wide_dtype = np.complex128
-    wide = np.asarray(array).astype(wide_dtype)
+    wide = np.asarray(array, wide_dtype)
     numbers = wide.ravel().view(np.float64)
     steps = random.choice(_STEPS, numbers.shape)
     # What a source has with few digits, and an integer, was not rounded.
-    is_integer = numbers == np.round(numbers)
-    steps[have_few_digits(numbers) | is_integer] = 0.0
+    is_exact = have_few_digits(numbers)
+    is_exact |= numbers == np.round(numbers)
+    steps[is_exact] = 0.0
     factors = 1 + _eps(dtype) * steps
-    moved = (numbers * factors).view(wide_dtype)
+    moved = numbers * factors
+    shaped = moved.view(wide_dtype).reshape(array.shape)
     # In a narrower dtype it would be rounded back.
     moved_dtype = max(array.dtype, dtype, key=bits)
-    return moved.reshape(array.shape).astype(moved_dtype)
+    return shaped.astype(moved_dtype)
 
 
 def _as_float64(array: Leaf) -> np.ndarray:
@@ -425,15 +441,17 @@ def _size(off: np.ndarray) -> np.ndarray:
 def _subtract(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Returns the difference; 0 where both are the same infinity, or both not a number."""
     with np.errstate(invalid="ignore"):
+        are_equal = x == y
         both_are_nan = np.isnan(x) & np.isnan(y)
-        are_equal = (x == y) | both_are_nan
+        are_equal |= both_are_nan
         difference = x - y
         return np.where(are_equal, 0.0, difference)
 
 
 def _finite(array: np.ndarray) -> np.ndarray:
     """Returns an array with 0 for what is not finite."""
-    return np.nan_to_num(array, nan=0.0, posinf=0.0, neginf=0.0)
+    is_finite = np.isfinite(array)
+    return np.where(is_finite, array, 0.0)
 
 
 def _eps(dtype: np.dtype) -> float:

@@ -52,7 +52,9 @@ def fix_of(
         if not run.price or run.error > bound:
             return run
         casting = runs.with_wide(lines, level, keeps=False)
-        return casting if casting.error <= bound else run
+        if casting.error <= bound:
+            return casting
+        return run
 
     def merit(run: WideRun) -> tuple[int, float, int, float]:
         if run.error <= bound:
@@ -82,7 +84,9 @@ def fix_of(
     together = wide(lines)
     best = min([*alone.values(), together], key=merit)
     is_of_use = best.error <= bound or best.remaining <= _HALF
-    return best if is_of_use else nothing
+    if is_of_use:
+        return best
+    return nothing
 
 
 def smallest(

@@ -20,8 +20,12 @@ def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
         turns = np.asarray(noted, np.float64).reshape(-1, 3)
         count = int(np.sum(turns[:, 0]))
         origin = Written(node.stack).origin
+        if not count:
+            continue
         # What follows on the same line may be a consequence.
-        if not count or origin in rows or tried == _MOST_TRIED:
+        if origin in rows:
+            continue
+        if tried == _MOST_TRIED:
             continue
         tried += 1
         # A hash wraps on purpose, and an unused index harms nobody.
@@ -48,7 +52,9 @@ def narrowed_bits(measures: Measures) -> tuple[NarrowedBits, ...]:
     for node in measures.program.block.all_nodes():
         operand = measures.notes.get((node.number, "given"))
         loses = measures.notes.get((node.number, "loses"), False)
-        if operand is None or not np.any(loses):
+        if operand is None:
+            continue
+        if not np.any(loses):
             continue
         before = node.eqn.invars[0].aval.dtype
         after = node.eqn.outvars[0].aval.dtype

@@ -274,7 +274,9 @@ class Scaled(NamedTuple):
 
 def place_or_inside_jax(origin: Origin | None) -> str:
     """Returns where a line is."""
-    return "a line inside JAX" if origin is None else place_of(origin)
+    if origin is None:
+        return "a line inside JAX"
+    return place_of(origin)
 
 
 def left(error: float, total: float) -> float:
@@ -303,4 +305,6 @@ def plain(value: Any) -> Any:
     # JSON has no word for it, and `NaN` breaks most readers.
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return str(value) if isinstance(value, np.dtype) else value
+    if isinstance(value, np.dtype):
+        return str(value)
+    return value

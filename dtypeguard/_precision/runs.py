@@ -306,7 +306,9 @@ class Runs:
             if error < _NOTABLY_LESS * best.error:
                 best = best._replace(scale=scale, error=error)
         remaining = left(best.error, self.total)
-        return best if remaining < _LEFT_AT_MOST else None
+        if remaining < _LEFT_AT_MOST:
+            return best
+        return None
 
     def _lost(self) -> float:
         """Returns the share of the outputs' numbers that are 0 as written, and not wide."""
@@ -324,11 +326,11 @@ def work_shares(
     program: NumericProgram, work_of: Callable[[Node], float]
 ) -> dict[int, float]:
     """Returns the share of each equation in the work; 0 where there is nothing."""
-    work: dict[int, float] = {}
+    work = {}
     for node in program.block.all_nodes():
         work[node.number] = work_of(node)
     total = sum(work.values()) or 1.0
-    shares: dict[int, float] = {}
+    shares = {}
     for number, part in work.items():
         shares[number] = part / total
     return shares
@@ -357,7 +359,9 @@ def _rounded_otherwise(array: Leaf, formats: Formats, part: float) -> Leaf:
 
 def _call_of(line: Line) -> str | None:
     """Returns the user's line that calls a line of a package; None of the user's own."""
-    if line.origin is None or not line.origin.called_from:
+    if line.origin is None:
+        return None
+    if not line.origin.called_from:
         return None
     return line.origin.users.place
 
@@ -380,10 +384,15 @@ def _changed_decisions(
     for node in program.block.all_nodes():
         decision = written.get((node.number, DECISION))
         wide_decision = wide.get((node.number, DECISION))
-        if decision is None or wide_decision is None:
+        if decision is None:
             continue
-        # In other turns of a loop; or a value by which others are chosen.
-        if decision.shape != wide_decision.shape or node.name in SELECTS:
+        if wide_decision is None:
+            continue
+        # In other turns of a loop.
+        if decision.shape != wide_decision.shape:
+            continue
+        # A value by which others are chosen.
+        if node.name in SELECTS:
             continue
         origin = Written(node.stack).origin
         differs = decision.astype(wide_decision.dtype) != wide_decision

@@ -13,11 +13,11 @@ from .._leaves.types import DType, Function, public
 from .calls import WholeCall
 from .emit import Emitter
 from .matching import PlanUse
-from .plan import NARROW, PRODUCTS, Plan, PlanError, entries_of
+from .plan import NARROW, PRODUCTS, FilePath, Plan, PlanError, entries_of
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_AnyPlan = Plan | Mapping[str, str] | str | os.PathLike[str] | DType
+_AnyPlan = Plan | Mapping[str, str] | FilePath | DType
 
 
 @overload

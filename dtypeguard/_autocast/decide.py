@@ -105,7 +105,9 @@ class ByPlan(Propagation[PlannedType]):
     def __init__(self, size: int, use: PlanUse, default_entry: PlanEntry | None = None):
         super().__init__(size)
         self._use = use
-        self._plan = use.plan
+        plan = use.plan
+        self._narrow = plan.narrow
+        self._is_all_narrow = plan.default == ALL
         self._default_entry = default_entry
         # A width plan is an array of numbers: these are the dtypes that its numbers stand
         # for.
@@ -122,7 +124,7 @@ class ByPlan(Propagation[PlannedType]):
 
     def constant(self, var, array):
         planned_type = PlannedType(dtype_or_none(var.aval))
-        if not is_floating(var.aval):
+        if not is_floating(planned_type):
             return planned_type
         # A tracer has no numbers to look at, and an array of several hosts not all of them.
         if isinstance(array, Tracer):
@@ -137,13 +139,13 @@ class ByPlan(Propagation[PlannedType]):
         if greatest == 0:
             return planned_type
         with np.errstate(all="ignore"):
-            narrow = greatest.astype(self._plan.narrow)
+            narrow = greatest.astype(self._narrow)
         if narrow in (0, np.inf):
             return planned_type._replace(reasons=frozenset([_LOST]))
         return planned_type
 
     def crossing(self, value, aval):
-        if self._plan.default == ALL:
+        if self._is_all_narrow:
             return value
         # With narrow products alone, calls and loops have the dtypes as written outside.
         return widest(value, aval)
@@ -206,10 +208,9 @@ class ByPlan(Propagation[PlannedType]):
     # Equations
 
     def visit_reduce_precision(self, node, values):
-        eqn = node.eqn
-        operand = eqn.invars[0].aval
+        operand = node.eqn.invars[0].aval
         # That of `jax.checkpoint` has the bits of its operand, and rounds nothing.
-        if eqn.params == bits_of(operand.dtype):
+        if node.eqn.params == bits_of(operand.dtype):
             return self._moved(node, values)
         return self._as_written(node, values)
 
@@ -228,7 +229,7 @@ class ByPlan(Propagation[PlannedType]):
 
     def _is_untouched(self, node: Node, values: PlannedTypes) -> bool:
         """Returns whether a plan of products leaves an equation alone."""
-        if self._plan.default == ALL:
+        if self._is_all_narrow:
             return False
         for value, var in zip(values, node.eqn.invars):
             if value.reasons:
@@ -311,7 +312,7 @@ class ByPlan(Propagation[PlannedType]):
         if not any(map(is_floating, avals_of(node.eqn.outvars))):
             return None
         entry = self._entry(node)
-        dtype = self._plan.narrow
+        dtype = self._narrow
         if entry is not None:
             dtype = entry.dtype
         # To be wide harms nothing of what the source asks for.
@@ -334,12 +335,12 @@ class ByPlan(Propagation[PlannedType]):
             # A product of narrow operands is as the source has it.
             return dtypes == {FLOAT32}
         if entry is None:
-            if self._plan.default != ALL:
+            if not self._is_all_narrow:
                 return False
             # What makes numbers of none, as a random draw, is as the source has it.
             if not any(map(is_floating, values)):
                 return False
-            if not dtypes <= {FLOAT32, self._plan.narrow}:
+            if not dtypes <= {FLOAT32, self._narrow}:
                 return False
         if node.name in primitives.OF_OWN_DTYPES:
             return False
@@ -354,7 +355,7 @@ class ByPlan(Propagation[PlannedType]):
         if _ASKED in reasons:
             return "its own cast"
         if _LOST in reasons:
-            return f"a constant that {self._plan.narrow} does not hold"
+            return f"a constant that {self._narrow} does not hold"
         return None
 
     def _plain(self, node: Node, values: PlannedTypes) -> PlannedTypes:

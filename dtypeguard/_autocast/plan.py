@@ -35,6 +35,8 @@ _FORM_OF_ENTRY = (
 _KEY_OF_ENTRY = re.compile(r"(.+?):\s*([\w.<>]+)\s*(?::\s*(.+?)\s*)?", re.DOTALL)
 _WIDE_DTYPE = np.dtype("float32")
 
+FilePath = str | os.PathLike[str]
+
 
 class PlanError(ValueError):
     """A plan that cannot be used; the message says what to type."""
@@ -178,14 +180,14 @@ class Plan:
             lines += entry.lines()
         return "\n".join([*lines, ""])
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath) -> None:
         """Writes the plan to a file."""
         # A plan is checked in: the same bytes on every system.
         with open(path, "w", encoding="utf-8", newline="\n") as file:
             file.write(self.text())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Plan":
+    def load(cls, path: FilePath) -> "Plan":
         """Reads a plan from a file.
 
         Raises:
@@ -193,7 +195,8 @@ class Plan:
         """
         name = os.fspath(path)
         try:
-            return _plan_of_data(read_toml(name, "version", _VERSION))
+            data = read_toml(name, "version", _VERSION)
+            return _plan_of_data(data)
         except FileNotFoundError:
             raise PlanError(
                 f"{name} does not exist. `dtypeguard precision FILE.py:FUNCTION --out "
@@ -257,6 +260,7 @@ def _check_choice(key: str, value: object, choices: Collection[str]) -> None:
 
 
 def _require(is_usable: bool, key: str, value: object, form: str) -> None:
-    if not is_usable:
-        # Quoted as Python does: the value may be of any type that TOML has.
-        raise PlanError(f"the plan has {key} = {value!r}. Write {form}.")
+    if is_usable:
+        return
+    # Quoted as Python does: the value may be of any type that TOML has.
+    raise PlanError(f"the plan has {key} = {value!r}. Write {form}.")

@@ -77,7 +77,8 @@ class Product(NamedTuple):
 def multiply(product: Product, operands: Arrays) -> Leaf:
     """Multiplies; the derivatives have the dtypes of the operands."""
     # The jaxpr is for readers: audits, costs and `jax.make_jaxpr` see the rounding.
-    jaxpr = _product_jaxpr(product, _operand_types(operands), _context())
+    avals = _operand_types(operands)
+    jaxpr = _product_jaxpr(product, avals, _context())
     return MULTIPLY.bind(*operands, product=product, jaxpr=jaxpr)
 
 
@@ -99,8 +100,7 @@ def _product_jaxpr(product: Product, avals: _Avals, _: object) -> Jaxpr:
     jaxpr = closed.jaxpr
     eqns = []
     for eqn in jaxpr.eqns:
-        eqn_without_line = eqn.replace(source_info=no_source)
-        eqns.append(eqn_without_line)
+        eqns.append(eqn.replace(source_info=no_source))
     shared_jaxpr = jaxpr.replace(eqns=eqns)
     return closed.replace(jaxpr=shared_jaxpr)
 
@@ -114,8 +114,7 @@ def _product_jvp(primals, tangents, *, product: Product, jaxpr: Jaxpr):
             continue
         operands = list(narrow)
         operands[place] = tangent
-        part = multiply(product, operands)
-        parts.append(part)
+        parts.append(multiply(product, operands))
     result_tangent = functools.reduce(lax.add, parts)
     return product.compute(*narrow), result_tangent
 
@@ -176,7 +175,8 @@ def _result_aval(*operands, product: Product, jaxpr: Jaxpr):
 
 MULTIPLY.def_impl(_compute)
 MULTIPLY.def_abstract_eval(_result_aval)
-mlir.register_lowering(MULTIPLY, mlir.lower_fun(_compute, multiple_results=False))
+_lower = mlir.lower_fun(_compute, multiple_results=False)
+mlir.register_lowering(MULTIPLY, _lower)
 batching.primitive_batchers[MULTIPLY] = _map_product
 ad.defbilinear(
     MULTIPLY,

@@ -41,10 +41,12 @@ def toml_key(name: str) -> str:
 
 def toml_line(name: str, text: str) -> str:
     """Returns a line that gives a key a string."""
-    return f"{toml_key(name)} = {quoted(text)}"
+    key = toml_key(name)
+    return f"{key} = {quoted(text)}"
 
 
 def toml_list(name: str, texts: list[str]) -> str:
     """Returns a line that gives a key a list of strings."""
     items = ", ".join(map(quoted, texts))
-    return f"{toml_key(name)} = [{items}]"
+    key = toml_key(name)
+    return f"{key} = [{items}]"

@@ -112,8 +112,7 @@ def _argument_in(dtypes: Retype, array: Leaf) -> Leaf:
         return array
     if isinstance(array, jax.ShapeDtypeStruct):
         return array.update(dtype=dtype)
-    aval = jax.typeof(array)
-    return aval.update(dtype=dtype)
+    return jax.typeof(array).update(dtype=dtype)
 
 
 class Alignment:

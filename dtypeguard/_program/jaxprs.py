@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
+from jax import tree_util
 
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
@@ -105,7 +106,7 @@ def manual_axes(eqn: Equation) -> Collection[str]:
 def jaxprs_in(params: dict[str, Any]) -> list[Jaxpr]:
     """Returns the jaxprs among the parameters of an equation, also in tuples."""
     jaxprs = []
-    for leaf in jax.tree_util.tree_leaves(params):
+    for leaf in tree_util.tree_leaves(params):
         jaxpr = open_jaxpr(leaf)
         if hasattr(jaxpr, "eqns"):
             jaxprs.append(leaf)
@@ -149,9 +150,9 @@ def expanded(eqn: Equation) -> Jaxpr | None:
     if key not in _EXPANSIONS:
 
         def run(*operands):
-            arguments = jax.tree_util.tree_unflatten(operation.in_tree, operands)
+            arguments = tree_util.tree_unflatten(operation.in_tree, operands)
             results = operation.expand(*arguments)
-            return jax.tree_util.tree_leaves(results)
+            return tree_util.tree_leaves(results)
 
         avals = [var.aval for var in eqn.invars]
         try:

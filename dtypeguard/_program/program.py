@@ -172,6 +172,7 @@ class Block:
         # A closed jaxpr holds the arrays of its constants, an open one their variables.
         opened = open_jaxpr(jaxpr)
         self.jaxpr = jaxpr
+        self._opened = opened
         self.stack = stack
         self.traces = traces
         self.consts: Sequence[Leaf] = getattr(jaxpr, "consts", ())
@@ -184,7 +185,7 @@ class Block:
         """Its equations, in order."""
         # Made when a walk comes: functions that call each other would grow without end.
         nodes = []
-        for eqn in open_jaxpr(self.jaxpr).eqns:
+        for eqn in self._opened.eqns:
             node = Node(eqn, self)
             nodes.append(node)
         return nodes
@@ -192,7 +193,7 @@ class Block:
     @functools.cached_property
     def ends(self) -> Collection[int]:
         """The outputs that are cast to the dtype that they have, where width ends."""
-        return self.traces.wide.ends_of_width(open_jaxpr(self.jaxpr))
+        return self.traces.wide.ends_of_width(self._opened)
 
     @functools.cached_property
     def _constants(self) -> dict[Variable, Leaf]:

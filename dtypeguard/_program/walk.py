@@ -120,7 +120,8 @@ class Walk(Generic[_T]):
         of_solver = operands[first:last]
         right_hand_side = operands[sum(sizes) :]
         solver = node.inner[0]
-        return self.block(solver, [*of_solver, *right_hand_side])
+        arguments = [*of_solver, *right_hand_side]
+        return self.block(solver, arguments)
 
     def visit_cond(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
         # Behind the number of the branch.

@@ -50,6 +50,7 @@ PLAIN_CALLS = ForeignNames(
 )
 # Those with rules of derivatives of their own.
 OWN_RULES = ("custom_jvp_call", "custom_vjp_call")
+# The plan reaches into these. Any other call keeps the types that it was traced with.
 _ENTERED_CALLS = PLAIN_CALLS | set(OWN_RULES)
 
 # Of these a plan of products says what they compute in, whatever they are given.

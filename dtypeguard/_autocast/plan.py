@@ -195,6 +195,7 @@ class Plan:
         """
         name = os.fspath(path)
         try:
+            # An editor may have left what is TOML, and still no plan.
             data = read_toml(name, "version", _VERSION)
             return _plan_of_data(data)
         except FileNotFoundError:

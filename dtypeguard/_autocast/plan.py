@@ -43,7 +43,7 @@ class PlanError(ValueError):
 
 
 def _figure_field() -> Any:
-    """Returns a field that says what was measured: plans are equal whatever it is."""
+    """Returns the field of a figure: plans of different figures are equal."""
     return dataclasses.field(default=None, compare=False)
 
 

@@ -110,7 +110,8 @@ class Annotation(Walk[_Known]):
         if Written(node.stack).is_of_sampler:
             return
         eqn = node.eqn
-        node.intended = self._meant(node.block.traces, eqn.invars, eqn)
+        traces = node.block.traces
+        node.intended = self._meant(traces, eqn.invars, eqn)
         node.doubtful = self._doubtful(node)
 
     def _meant(
@@ -140,9 +141,10 @@ class Annotation(Walk[_Known]):
         """
         aligned = node.block.traces.wide
         unknown = []
-        for place, var in enumerate(node.eqn.invars):
-            value = aligned.doubtful_constant(node.eqn, place)
-            if is_scalar_literal(var) and aligned.partner(node.eqn) is None:
+        eqn = node.eqn
+        for place, var in enumerate(eqn.invars):
+            value = aligned.doubtful_constant(eqn, place)
+            if is_scalar_literal(var) and aligned.partner(eqn) is None:
                 value = np.asarray(var.val, var.aval.dtype)
             # 2.0 and 0.5 are the same in any dtype.
             if value is not None and 0 < bits(value.dtype) < 32 and not is_plain(value):
@@ -155,10 +157,13 @@ class Annotation(Walk[_Known]):
             return None
         result = node.eqn.outvars[0].aval
         dtype = self._formats.written(result.dtype)
-        if kind(dtype) != "float" or not self._formats.rounds(dtype):
+        if kind(dtype) != "float":
+            return None
+        if not self._formats.rounds(dtype):
             return None
         # As it was meant, where a dtype of the arguments has rounded it before.
-        number = float(node.intended.get(0, operand))
+        intended = node.intended.get(0, operand)
+        number = float(intended)
         if numbers_in_dtype(number, dtype) == number:
             return None
         return number
@@ -167,6 +172,8 @@ class Annotation(Walk[_Known]):
 def _are_fixed(node: Node, operands: Sequence[_Known]) -> bool:
     """Returns whether no line rounds an operand."""
     for var, operand in zip(node.eqn.invars, operands):
-        if operand is False and is_inexact(var.aval):
+        if operand is not False:
+            continue
+        if is_inexact(var.aval):
             return False
     return True

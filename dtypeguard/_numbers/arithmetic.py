@@ -14,6 +14,7 @@ from .._program.program import Node
 from . import primitives
 from .evaluate import (
     DtypeOf,
+    Evaluator,
     as_dtype,
     binding,
     evaluate,
@@ -23,7 +24,7 @@ from .evaluate import (
 )
 from .formats import Formats, product
 from .plans import ROUNDED, WIDE, WRITTEN, Computes
-from .primitives import is_inexact
+from .primitives import Arrays, Results, is_inexact
 from .program import NumericProgram
 
 # What an equation raises that takes no operands of another dtype.
@@ -43,6 +44,7 @@ class Either(NamedTuple):
 
 
 Value = Leaf | Either
+Values = Sequence[Value]
 # What an equation computes in: `WRITTEN`, `WIDE`, `ROUNDED` or the dtypes of a plan.
 Width = int | Computes
 
@@ -63,12 +65,11 @@ def wide_form(value: Value) -> Leaf:
 
 # To call what JAX has compiled takes a third as long as to bind a primitive.
 _compiled_cast = jax.jit(as_dtype, static_argnums=1)
-_Evaluator = Callable[..., list[Leaf]]
-_COMPILED: dict[object, _Evaluator] = {}
+_COMPILED: dict[object, Evaluator] = {}
 _MOST_COMPILED = 4096
 
 
-def _compiled_equation(key: object, run: _Evaluator) -> _Evaluator:
+def _compiled_equation(key: object, run: Evaluator) -> Evaluator:
     """Returns an evaluator, compiled once for all programs that compute the same."""
     if len(_COMPILED) > _MOST_COMPILED:
         # A search over many programs would fill the memory.
@@ -143,14 +144,15 @@ class Arithmetic:
         if isinstance(entry, Computes):
             operands = entry._replace(result=entry.dtype)
             return Rule(own_form, takes=operands.of, makes=entry.of)
+        formats = self.formats
         if entry == WRITTEN:
-            return Rule(own_form, self.formats.written, self.formats.written)
+            return Rule(own_form, formats.written, formats.written)
         form = own_form
         # Where a line rounds, so do the numbers that stand on it. With a scale, constants
         # stay as written, as in a program that scales its loss.
         if entry == WIDE and self.scale is None:
             form = wide_form
-        return Rule(form, self.formats.widened, self.formats.widened)
+        return Rule(form, formats.widened, formats.widened)
 
     def settled(self, value: Leaf, dtype: DType) -> Leaf:
         """Returns a value in a dtype, which XLA shall not leave out."""
@@ -158,9 +160,10 @@ class Arithmetic:
             return value
         if not self.is_traced:
             return _compiled_cast(value, dtype)
-        return self._fenced(as_dtype(value, dtype))
+        converted = as_dtype(value, dtype)
+        return self._fenced(converted)
 
-    def _operands(self, node: Node, values: Sequence[Value], rule: Rule) -> list[Leaf]:
+    def _operands(self, node: Node, values: Values, rule: Rule) -> Results:
         """Returns the operands of an equation by a rule."""
         operands = []
         for value, var in zip(values, node.eqn.invars):
@@ -171,15 +174,13 @@ class Arithmetic:
 
     # Equations
 
-    def own(self, node: Node, values: Sequence[Value]) -> list[Leaf]:
+    def own(self, node: Node, values: Values) -> Results:
         """Returns the results of an equation in the dtypes that the program has."""
         operands = self._operands(node, values, _AS_PROGRAM_HAS_IT)
         results = evaluate(node.eqn, operands, unchanged_dtype)
         return list(map(self._fenced, results))
 
-    def computed(
-        self, node: Node, values: Sequence[Value], entry: Width
-    ) -> tuple[list[Leaf], list[Leaf]]:
+    def computed(self, node: Node, values: Values, entry: Width) -> tuple[Results, Results]:
         """Returns the operands and the results of an equation that computes."""
         if self.scale is None or not node.is_backward:
             return self._unscaled(node, values, entry)
@@ -201,8 +202,8 @@ class Arithmetic:
         return operands, rounded
 
     def _unscaled(
-        self, node: Node, values: Sequence[Value], entry: Width
-    ) -> tuple[list[Leaf], list[Leaf]]:
+        self, node: Node, values: Values, entry: Width
+    ) -> tuple[Results, Results]:
         """Returns operands and results, whatever the scale of the loss."""
         rule = self.rule(entry)
         operands = self._operands(node, values, rule)
@@ -221,7 +222,7 @@ class Arithmetic:
         results = list(map(self._fenced, results))
         return operands, results
 
-    def _all_settled(self, results: Sequence[Leaf], dtype_of: DtypeOf) -> list[Leaf]:
+    def _all_settled(self, results: Arrays, dtype_of: DtypeOf) -> Results:
         """Returns results in the dtypes that a rule makes."""
         settled = []
         for result in results:
@@ -229,22 +230,23 @@ class Arithmetic:
             settled.append(self.settled(result, dtype))
         return settled
 
-    def _evaluated(self, node: Node, operands: list[Leaf], entry: Width) -> list[Leaf]:
+    def _evaluated(self, node: Node, operands: Results, entry: Width) -> Results:
         """Returns the results of an equation; outside of a trace, compiled.
 
         To bind a primitive takes twice as long as to call what JAX compiles of it.
         """
+        eqn = node.eqn
         dtype_of = self.rule(entry).makes
         if entry == WRITTEN and self._only_rounds(node):
             results = self.own(node, operands)
             return self._all_settled(results, dtype_of)
         is_wide = entry != WRITTEN
-        algorithm = self.formats.algorithm(node.eqn, is_wide)
+        algorithm = self.formats.algorithm(eqn, is_wide)
         if algorithm is not None:
-            return product(node.eqn, operands, algorithm)
+            return product(eqn, operands, algorithm)
         if self.is_traced:
-            return evaluate(node.eqn, operands, dtype_of)
-        key, run = binding(node.eqn, dtype_of)
+            return evaluate(eqn, operands, dtype_of)
+        key, run = binding(eqn, dtype_of)
         compiled = _compiled_equation(key, run)
         return compiled(*operands)
 
@@ -257,7 +259,7 @@ class Arithmetic:
             return True
         return node.name in primitives.OF_OWN_DTYPES
 
-    def _rounded(self, node: Node, operands: list[Leaf]) -> list[Leaf]:
+    def _rounded(self, node: Node, operands: Results) -> Results:
         """Returns the wide results, rounded as the equation rounds as written."""
         rule = self.rule(WRITTEN)
         narrow = self._operands(node, operands, rule)
@@ -278,7 +280,9 @@ class Arithmetic:
 
     def _fenced(self, array: Leaf) -> Leaf:
         """Returns an array; if it is narrow, XLA shall not keep it wide."""
-        if not self.is_traced or not is_inexact(array):
+        if not self.is_traced:
+            return array
+        if not is_inexact(array):
             return array
         dtype = array.dtype
         is_wide = self.formats.widened(dtype) == dtype

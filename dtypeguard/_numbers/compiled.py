@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from jax import lax
 
-from .._leaves.types import Leaf
 from .._program.program import LOOPS, Node
 from .nodes import Noted
+from .primitives import Arrays, Results
 from .probes import DECISION, Probes
 from .program import NumericProgram
 
@@ -25,10 +25,10 @@ _QUICKLY = {"xla_backend_optimization_level": "0"}
 def call_compiled(
     program: NumericProgram,
     key: object,
-    compute: Callable[..., tuple[Sequence[Leaf], Noted]],
+    compute: Callable[..., tuple[Arrays, Noted]],
     operands: Sequence[Any],
     probes: Probes,
-) -> list[Leaf]:
+) -> Results:
     """Returns the results of a function as XLA compiles it.
 
     Args:
@@ -39,18 +39,21 @@ def call_compiled(
         probes: get what is noted.
     """
     # The option is of XLA for CPUs.
-    options = _QUICKLY if jax.default_backend() == "cpu" else None
-    if key not in program.functions:
+    options = None
+    if jax.default_backend() == "cpu":
+        options = _QUICKLY
+    functions = program.functions
+    if key not in functions:
 
         def traced(room, *operands):
             # JAX traces it anew where a loop asks for other room.
             return compute(*operands)
 
-        program.functions[key] = jax.jit(traced, static_argnums=0, compiler_options=options)
+        functions[key] = jax.jit(traced, static_argnums=0, compiler_options=options)
     while True:
         room = tuple(loop.room for loop in program.while_loops)
         with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
-            results = program.functions[key](room, *operands)
+            results = functions[key](room, *operands)
         results, noted = jax.block_until_ready(results)
         if all(_cut_to_turns(loop, noted) for loop in program.while_loops):
             probes.add(noted)
@@ -59,16 +62,22 @@ def call_compiled(
 
 def _cut_to_turns(loop: Node, noted: Noted) -> bool:
     """Cuts the notes of a loop to its turns; returns whether there was room for all."""
-    all_turns = noted.get((loop.number, DECISION), 0)
-    turns = int(np.max(all_turns, initial=0))
+    key_of_turns = (loop.number, DECISION)
+    all_turns = noted.get(key_of_turns, 0)
+    most_turns = np.max(all_turns, initial=0)
+    turns = int(most_turns)
     if turns > loop.room:
         loop.room = 2 ** (turns - 1).bit_length()
         return False
     # The turns of the loops around it come first.
-    outer_loops = [outer for outer in loop.stack[1:] if outer.primitive.name in LOOPS]
-    numbers = range(loop.inner[0].first, loop.number)
+    axis = 0
+    for outer in loop.stack[1:]:
+        if outer.primitive.name in LOOPS:
+            axis += 1
+    first = loop.inner[0].first
+    numbers = range(first, loop.number)
     for key, rows in noted.items():
         number, _ = key
         if number in numbers:
-            noted[key] = lax.slice_in_dim(rows, 0, turns, axis=len(outer_loops))
+            noted[key] = lax.slice_in_dim(rows, 0, turns, axis=axis)
     return True

@@ -33,7 +33,8 @@ def shortest_decimal(number: Any) -> float:
     """Returns the number that a source most likely has for one in float32."""
     if is_plain(number):
         return float(number)  # for 2**-23 a source has no decimal
-    return float(str(np.float32(number)))
+    single = np.float32(number)
+    return float(str(single))
 
 
 def numbers_in_dtype(numbers: Any, dtype: DType) -> np.ndarray:
@@ -52,7 +53,8 @@ def relative_change(numbers: np.ndarray, rounded: np.ndarray) -> np.ndarray:
         difference = abs(rounded - numbers)
         change = difference / size
     # What is infinite was a mask before; 0 and 1 are in all dtypes.
-    return np.where(np.isfinite(change), change, 0)
+    is_finite = np.isfinite(change)
+    return np.where(is_finite, change, 0)
 
 
 def is_scalar_literal(var: Any) -> bool:

@@ -18,8 +18,12 @@ from .._leaves.types import DType, Equation, Jaxpr, Leaf
 from .._program.jaxprs import open_jaxpr, value_kind
 from .._program.program import Block
 from .._program.walk import Walk
+from .primitives import Arrays, Results
 
 DtypeOf = Callable[[DType], DType]
+Evaluator = Callable[..., Results]
+_EqnParams = dict[str, Any]
+_MeshContext = contextlib.AbstractContextManager[object]
 _SINGLE_PRECISION = np.dtype("float32")
 
 
@@ -28,7 +32,7 @@ def unchanged_dtype(dtype: DType) -> DType:
     return dtype
 
 
-def evaluate(eqn: Equation, operands: Sequence[Leaf], dtype_of: DtypeOf) -> list[Leaf]:
+def evaluate(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Results:
     """Returns the results of an equation on operands of other dtypes."""
     _, run = binding(eqn, dtype_of)
     return run(*operands)
@@ -42,7 +46,9 @@ class Computes(NamedTuple):
 
     def of(self, dtype: DType) -> DType:
         """Returns the dtype of a result that is written in another."""
-        return self.result if kind(dtype) == "float" else dtype
+        if kind(dtype) != "float":
+            return dtype
+        return self.result
 
     def settled(self, operand: Leaf) -> Leaf:
         """Returns an operand in the dtype of floating ones."""
@@ -52,17 +58,20 @@ class Computes(NamedTuple):
         return as_dtype(array, self.dtype)
 
 
-def evaluate_in(eqn: Equation, operands: Sequence[Leaf], computes: Computes) -> list[Leaf]:
+def evaluate_in(eqn: Equation, operands: Arrays, computes: Computes) -> Results:
     """Returns the results of an equation in some dtypes, whatever it is written in."""
     params = dict(eqn.params)
     if eqn.primitive.name == "reduce_precision":
         bits_of_operand = bits_of(computes.dtype)
-        params.update(bits_of_operand or {})
+        if bits_of_operand is not None:
+            params.update(bits_of_operand)
     if params.get("preferred_element_type", 0) is None:
         # A ragged product, whose result has otherwise the dtype of its operands.
         written = eqn.outvars[0].aval.dtype
         params["preferred_element_type"] = computes.of(written)
-    settled = [computes.settled(operand) for operand in operands]
+    settled = []
+    for operand in operands:
+        settled.append(computes.settled(operand))
     retyped = eqn.replace(params=params)
     return evaluate(retyped, settled, computes.of)
 
@@ -75,56 +84,63 @@ def bits_of(dtype: DType) -> dict[str, int] | None:
     return {"exponent_bits": info.nexp, "mantissa_bits": info.nmant}
 
 
-def bound_product(primitive: Any, operands: Sequence[Leaf], params: dict[str, Any]) -> Leaf:
+def bound_product(primitive: Any, operands: Arrays, params: _EqnParams) -> Leaf:
     """Returns a `dot_general` or a convolution as XLA can run it.
 
     On a CPU, it refuses some of the first in bfloat16 with a float32 result, by the layout
     that it gives them: float32 copies have the same numbers. Two matrices need none where
     the first is multiplied by rows, behind barriers past which it moves no transposition.
     """
-    is_product = primitive.name == "dot_general" and jax.default_backend() == "cpu"
+    is_product = primitive.name == "dot_general"
+    is_on_cpu = jax.default_backend() == "cpu"
     has_single_result = params["preferred_element_type"] == _SINGLE_PRECISION
-    is_refused = has_single_result and operands[0].dtype != _SINGLE_PRECISION
-    if not is_product or not is_refused:
+    has_narrow_operands = operands[0].dtype != _SINGLE_PRECISION
+    may_be_refused = is_product and is_on_cpu and has_single_result
+    if not may_be_refused or not has_narrow_operands:
         return primitive.bind(*operands, **params)
     if _is_by_rows(operands, params):
         behind_barrier = lax.optimization_barrier(tuple(operands))
         result = primitive.bind(*behind_barrier, **params)
         return lax.optimization_barrier(result)
-    wide_operands = [as_dtype(operand, _SINGLE_PRECISION) for operand in operands]
+    wide_operands = []
+    for operand in operands:
+        wide_operands.append(as_dtype(operand, _SINGLE_PRECISION))
     return primitive.bind(*wide_operands, **params)
 
 
-def _is_by_rows(operands: Sequence[Leaf], params: dict[str, Any]) -> bool:
+def _is_by_rows(operands: Arrays, params: _EqnParams) -> bool:
     """Returns whether a product is of two matrices, the first multiplied by rows."""
     for operand in operands:
+        if operand.ndim != 2:
+            return False
         # What `vmap` maps has more axes than it shows. If it maps later, as around an inner
         # jit, a first matrix that is multiplied by columns is refused.
-        if operand.ndim != 2 or hasattr(operand, "batch_dim"):
+        if hasattr(operand, "batch_dim"):
             return False
     contracting, _ = params["dimension_numbers"]
     return contracting[0] == (1,)
 
 
-def binding(eqn: Equation, dtype_of: DtypeOf) -> tuple[object, Callable[..., list[Leaf]]]:
+def binding(eqn: Equation, dtype_of: DtypeOf) -> tuple[object, Evaluator]:
     """Returns a key, equal for equations that compute alike, and what evaluates them."""
     primitive = eqn.primitive
-    params: dict[str, Any] = {}
+    params: _EqnParams = {}
     for name, value in eqn.params.items():
         params[name] = _retyped_param(name, value, dtype_of)
     if primitive.name == "convert_element_type":
         # A weak result would take part in no promotion as the program has it.
         params["weak_type"] = False
 
-    def run(*operands: Leaf) -> list[Leaf]:
+    def run(*operands: Leaf) -> Results:
         if primitive.name == "dot_general":
             return [bound_product(primitive, operands, params)]
         return bind(eqn, operands, params)
 
-    return (primitive, *params.items()), run
+    key = (primitive, *params.items())
+    return key, run
 
 
-def bind(eqn: Equation, operands: Sequence[Leaf], params: dict[str, Any]) -> list[Leaf]:
+def bind(eqn: Equation, operands: Arrays, params: _EqnParams) -> Results:
     """Returns the results of an equation with other operands and parameters."""
     primitive = eqn.primitive
     functions: Sequence[Any] = ()
@@ -139,7 +155,9 @@ def bind(eqn: Equation, operands: Sequence[Leaf], params: dict[str, Any]) -> lis
 
 def _retyped_param(name: str, value: Any, dtype_of: DtypeOf) -> object:
     """Returns a parameter of an equation in other dtypes."""
-    if value is None or dtype_of is unchanged_dtype:
+    if value is None:
+        return None
+    if dtype_of is unchanged_dtype:
         return value
     if isinstance(value, np.dtype) or name in DTYPES:
         return dtype_of(jnp.dtype(value))
@@ -153,7 +171,7 @@ def _retyped_jaxpr(jaxpr: Jaxpr, dtype_of: DtypeOf, *_: object) -> Jaxpr:
     """Returns a jaxpr without constants, such as a sum of two numbers, in other dtypes."""
     walk = RetypedWalk(dtype_of)
     block = Block(jaxpr)
-    arguments: list[Leaf] = []
+    arguments: Results = []
     for var in block.inputs:
         dtype = dtype_of(var.aval.dtype)
         argument = jax.ShapeDtypeStruct(var.aval.shape, dtype)
@@ -165,7 +183,9 @@ def _retyped_jaxpr(jaxpr: Jaxpr, dtype_of: DtypeOf, *_: object) -> Jaxpr:
     retyped = jax.make_jaxpr(run)(*arguments)
     # A parameter stays open or closed as JAX expects it.
     is_open = open_jaxpr(jaxpr) is jaxpr
-    return retyped.jaxpr if is_open else retyped
+    if is_open:
+        return retyped.jaxpr
+    return retyped
 
 
 @dataclasses.dataclass
@@ -175,7 +195,8 @@ class RetypedWalk(Walk[Leaf]):
     dtype_of: DtypeOf
 
     def constant(self, var, array):
-        return jnp.asarray(array, self.dtype_of(var.aval.dtype))
+        dtype = self.dtype_of(var.aval.dtype)
+        return jnp.asarray(array, dtype)
 
     def node(self, node, operands):
         return evaluate(node.eqn, operands, self.dtype_of)
@@ -195,12 +216,14 @@ def rounded_as(narrow: Leaf, exact: Leaf, from_narrow: Leaf) -> Leaf:
     # for the sign's sake no more than half of the value: a variance stays positive. What
     # an earlier line has lost is not this one's to add.
     addition = written - as_narrow
-    addition = jnp.where(jnp.isfinite(addition), addition, 0)
+    is_finite = jnp.isfinite(addition)
+    addition = jnp.where(is_finite, addition, 0)
     if kind(exact.dtype) != "complex":
         half = 0.5 * abs(rounded)
         addition = lax.clamp(-half, addition, half)
     is_same_number = rounded == as_narrow
-    changed = jnp.where(is_same_number, written, rounded + addition)
+    with_addition = rounded + addition
+    changed = jnp.where(is_same_number, written, with_addition)
     rounds_nothing = written == from_narrow
     return jnp.where(rounds_nothing, exact, changed)
 
@@ -240,18 +263,20 @@ def round_inwards(array: Leaf, dtype: DType) -> Leaf:
 # The meshes of devices under which a program computes, which `auto_axes` changes.
 
 
-def under_mesh(eqn: Equation) -> contextlib.AbstractContextManager[object]:
+def under_mesh(eqn: Equation) -> _MeshContext:
     """Returns a context with the mesh under which an equation was traced."""
     return _under(eqn.ctx.cur_abstract_mesh)
 
 
-def of_mesh(array: Leaf) -> contextlib.AbstractContextManager[object]:
+def of_mesh(array: Leaf) -> _MeshContext:
     """Returns a context with the mesh of an array."""
     mesh = jax.typeof(array).sharding.mesh
-    return contextlib.nullcontext() if mesh.empty else _under(mesh)
+    if mesh.empty:
+        return contextlib.nullcontext()
+    return _under(mesh)
 
 
-def _under(mesh: "sharding.AbstractMesh") -> contextlib.AbstractContextManager[object]:
+def _under(mesh: "sharding.AbstractMesh") -> _MeshContext:
     if mesh == sharding.get_abstract_mesh():
         return contextlib.nullcontext()
     return sharding.use_abstract_mesh(mesh)

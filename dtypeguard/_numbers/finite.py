@@ -12,13 +12,13 @@ from .._program.jaxprs import Stack
 from . import plans
 from .measure import Measures
 from .nodes import Noted
-from .primitives import is_inexact
+from .primitives import Arrays, is_inexact
 from .probes import DECISION, Probes
 
 # The number of an equation, and which of its results.
 _ResultKey = tuple[int, str]
 _Counts = dict[_ResultKey, int]
-_Results = Collection[_ResultKey]
+_ResultKeys = Collection[_ResultKey]
 
 
 class Birth(NamedTuple):
@@ -56,14 +56,17 @@ def not_finite(measures: Measures) -> tuple[Birth | None, Birth | None]:
     birth = _first_birth(graph, lost, born) or _first_birth(graph, lost, lost)
     nan_inputs = []
     for place, array in enumerate(measures.arrays):
+        if not is_inexact(array):
+            continue
         # Infinity may be a mask, but no program means NaN.
-        if is_inexact(array) and np.isnan(array).any():
+        if np.isnan(array).any():
             nan_inputs.append(place)
-    return birth, _first_birth(graph, wide, wide_births, nan_inputs)
+    wide_birth = _first_birth(graph, wide, wide_births, nan_inputs)
+    return birth, wide_birth
 
 
 def _first_birth(
-    graph: Graph, bad: _Results, born: _Results, nan_inputs: Collection[int] = ()
+    graph: Graph, bad: _ResultKeys, born: _ResultKeys, nan_inputs: Collection[int] = ()
 ) -> Birth | None:
     """Returns the first birth from which bad values alone lead to an output."""
     keys = {}
@@ -80,7 +83,8 @@ def _first_birth(
     stacks = {}
     for value in graph.behind(graph.outputs, sources):
         if value in nan_inputs:
-            stacks[value - len(graph.inputs)] = ()
+            number = value - len(graph.inputs)
+            stacks[number] = ()
         elif keys.get(value) in born:
             equation = graph.made_by[value]
             stacks[equation.number] = equation.stack
@@ -90,10 +94,11 @@ def _first_birth(
     return Birth(number, stack)
 
 
-def count_births(measures: Measures, arrays: Sequence[Leaf]) -> int:
+def count_births(measures: Measures, arrays: Arrays) -> int:
     """Returns how often wide types make a value that is not finite of values that are."""
     plan = plans.wide(measures.program)
-    _, births = _counts(measures, plan, Noted(), arrays)
+    no_decisions = Noted()
+    _, births = _counts(measures, plan, no_decisions, arrays)
     return sum(births.values())
 
 
@@ -101,7 +106,7 @@ def _counts(
     measures: Measures,
     plan: plans.WidthPlan,
     followed: Noted,
-    arrays: Sequence[Leaf] | None = None,
+    arrays: Arrays | None = None,
 ) -> tuple[_Counts, _Counts]:
     """Returns how many elements of results are not finite, and how often that is new.
 
@@ -125,13 +130,14 @@ def _counts(
     return counts, births
 
 
-def _note(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
+def _note(array: Leaf, operands: Arrays) -> Leaf | None:
     """Returns how many elements are not finite, and whether all operands are finite."""
     if not is_inexact(array):
         return None
     # A number that is not one may come of infinity alone, which makes it new.
     is_new_nan = jnp.isnan(array).any()
-    count = jnp.sum(~jnp.isfinite(array))
+    is_finite = jnp.isfinite(array)
+    count = jnp.sum(~is_finite)
     is_new = count > 0
     for operand in operands:
         if is_inexact(operand):

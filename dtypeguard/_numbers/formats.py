@@ -19,6 +19,7 @@ from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Equation, Leaf
 from .._program.jaxprs import PRODUCTS
 from .evaluate import evaluate, unchanged_dtype
+from .primitives import Arrays, Results
 
 
 class Algorithm(NamedTuple):
@@ -35,7 +36,7 @@ class Algorithm(NamedTuple):
     digits: int
     parts: int = 1
 
-    def split(self, operand: Leaf) -> list[Leaf]:
+    def split(self, operand: Leaf) -> Results:
         """Returns the parts of an operand, the greatest first."""
         if operand.dtype != _SINGLE:
             return [operand]
@@ -112,7 +113,8 @@ class Products(NamedTuple):
             return IEEE_FLOAT32
         levels = [level.value for level in precision]
         if is_wide:
-            levels.append(lax.Precision[self.mended].value)
+            mended = lax.Precision[self.mended]
+            levels.append(mended.value)
         algorithms = (self.default, self.high, IEEE_FLOAT32)
         # XLA takes the highest of both operands.
         return algorithms[max(levels, default=0)]
@@ -122,7 +124,8 @@ def _is_product(eqn: Equation) -> bool:
     """Returns whether an equation is a product that rounding applies to."""
     if eqn.primitive.name not in PRODUCTS:
         return False
-    dtypes = [var.aval.dtype for var in eqn.invars[:2]]
+    factors = eqn.invars[:2]
+    dtypes = [var.aval.dtype for var in factors]
     # A product with float64 runs in float64.
     if np.float64 in dtypes:
         return False
@@ -160,16 +163,21 @@ class Formats(NamedTuple):
 
     def written(self, dtype: DType) -> DType:
         """Returns the dtype in which the program computes a value."""
-        if self.narrow is None or kind(dtype) != "float":
+        narrow = self.narrow
+        if narrow is None:
+            return dtype
+        if kind(dtype) != "float":
             return dtype
         # With equal bits the narrow one counts: float16 as if it were bfloat16.
-        if self.narrow.itemsize <= dtype.itemsize:
-            return self.narrow
+        if narrow.itemsize <= dtype.itemsize:
+            return narrow
         return dtype
 
     def widened(self, dtype: DType) -> DType:
         """Returns the dtype of the same value where it is wide."""
-        if self.is_own or not 0 < bits(dtype) < bits(self.wide):
+        if self.is_own:
+            return dtype
+        if not 0 < bits(dtype) < bits(self.wide):
             return dtype
         if kind(dtype) == "complex":
             return np.dtype("complex128")
@@ -177,7 +185,8 @@ class Formats(NamedTuple):
 
     def rounds(self, dtype: DType) -> bool:
         """Returns whether a value of this dtype is narrower as written than wide."""
-        return self.widened(dtype) != self.written(dtype)
+        wide_dtype = self.widened(dtype)
+        return wide_dtype != self.written(dtype)
 
     def algorithm(self, eqn: Equation, is_wide: bool) -> Algorithm | None:
         """Returns how a device computes an equation; None if it is as JAX has it."""
@@ -186,11 +195,12 @@ class Formats(NamedTuple):
         return self.products.algorithm(eqn, is_wide)
 
 
-def product(eqn: Equation, operands: Sequence[Leaf], algorithm: Algorithm) -> list[Leaf]:
+def product(eqn: Equation, operands: Arrays, algorithm: Algorithm) -> Results:
     """Returns the result of a product as a device computes it."""
     # An accelerator would round what it is given here as well.
-    highest = (lax.Precision.HIGHEST, lax.Precision.HIGHEST)
-    params = dict(eqn.params, precision=highest, preferred_element_type=_SINGLE)
+    highest = lax.Precision.HIGHEST
+    precision = (highest, highest)
+    params = dict(eqn.params, precision=precision, preferred_element_type=_SINGLE)
     eqn = eqn.replace(params=params)
     first_parts = algorithm.split(operands[0])
     second_parts = algorithm.split(operands[1])
@@ -200,7 +210,8 @@ def product(eqn: Equation, operands: Sequence[Leaf], algorithm: Algorithm) -> li
             parts = [first, second, *operands[2:]]
             results = evaluate(eqn, parts, unchanged_dtype)
             products.extend(results)
-    total = functools.reduce(lax.add, reversed(products))  # the smallest first
+    smallest_first = reversed(products)
+    total = functools.reduce(lax.add, smallest_first)
     dtype = eqn.outvars[0].aval.dtype
     return [lax.convert_element_type(total, dtype)]
 
@@ -227,7 +238,9 @@ def products_named(name: object) -> Products:
         ValueError: if it is not known.
     """
     if not isinstance(name, str) or name.lower() not in _SETTINGS:
-        error = ValueError if isinstance(name, str) else TypeError
+        error = ValueError
+        if not isinstance(name, str):
+            error = TypeError
         raise error(
             f"audit_precision got matmul_precision={shown(name)}, which is not simulated. "
             f'Write matmul_precision="tpu", or one of {", ".join(_SETTINGS)}.'

@@ -24,7 +24,7 @@ from .._tracebacks.written import Written
 from . import primitives
 from .evaluate import as_dtype, evaluate
 from .nodes import Noted
-from .primitives import is_inexact, is_integer, is_key
+from .primitives import Arrays, is_inexact, is_integer, is_key
 from .program import NumericProgram
 
 # The lowest bits of their results follow from the lowest bits of what they are given, so
@@ -72,33 +72,37 @@ class Watched(NamedTuple):
     integers: _Numbers
     before_bits: _Numbers
 
-    def notes(self, node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]) -> Noted:
+    def notes(self, node: Node, operands: Arrays, results: Arrays) -> Noted:
         """Returns what a run notes of an equation."""
         noted = Noted()
         number = node.number
         if number in self.integers:
             fit = _fit(node, operands, *results)
             noted[number, "fit"] = fit
-        if node.rounds and node.name == "convert_element_type":
-            operand = operands[0]
-            result = results[0]
-            if kind(operand.dtype) != "complex":
-                result = result.real
-            back = lax.convert_element_type(result, operand.dtype)
-            differs = back != operand
-            noted[number, "loses"] = differs.any()
-            if number in self.before_bits:
-                noted[number, "given"] = operand
+        if not node.rounds:
+            return noted
+        if node.name != "convert_element_type":
+            return noted
+        operand = operands[0]
+        result = results[0]
+        if kind(operand.dtype) != "complex":
+            result = result.real
+        back = lax.convert_element_type(result, operand.dtype)
+        differs = back != operand
+        noted[number, "loses"] = differs.any()
+        if number in self.before_bits:
+            noted[number, "given"] = operand
         return noted
 
 
 def watched(program: NumericProgram) -> Watched:
     """Returns the equations of a program to look at while it runs as written."""
     flow = _Flow(program.block)
+    made_values = flow.made_by.items()
     used = [*flow.outputs, *flow.deciding]
     made_bits = []
     hashed = set()
-    for value, equation in flow.made_by.items():
+    for value, equation in made_values:
         inputs = set(equation.inputs)
         if _makes_bits(equation):
             made_bits.extend(inputs)
@@ -114,8 +118,10 @@ def watched(program: NumericProgram) -> Watched:
         if not hashed.isdisjoint(flow.passed(value)):
             hashed.add(value)
     wrapping = set()
-    for value, equation in flow.made_by.items():
-        if value not in hashed and _may_wrap(equation):
+    for value, equation in made_values:
+        if value in hashed:
+            continue
+        if _may_wrap(equation):
             wrapping.add(equation.number)
     integers = flow.numbers_behind(used) & wrapping
     before_bits = flow.numbers_behind(made_bits)
@@ -165,17 +171,21 @@ def _passes(equation: Equation) -> bool:
     eqn = equation.stack[0]
     operands = [var.aval for var in eqn.invars]
     results = [var.aval for var in eqn.outvars]
+    result = results[0]
     if equation.primitive == "convert_element_type":
+        operand = operands[0]
         # A bool has next to nothing of a number.
-        if is_integer(results[0]):
-            return is_integer(operands[0])
-        return is_inexact(operands[0]) and is_inexact(results[0])
+        if is_integer(result):
+            return is_integer(operand)
+        if not is_inexact(operand):
+            return False
+        return is_inexact(result)
     if primitives.moves(eqn, operands, results):
         return True
-    if is_integer(results[0]):
+    if is_integer(result):
         return equation.primitive in _MODULAR
     # Equal numbers stay equal.
-    if not is_inexact(results[0]):
+    if not is_inexact(result):
         return False
     are_literals = list(map(is_literal, eqn.invars))
     return are_literals.count(False) == 1
@@ -193,7 +203,9 @@ def _makes_bits(equation: Equation) -> bool:
 def _may_wrap(equation: Equation) -> bool:
     """Returns whether a result may be an integer that does not fit its dtype."""
     written = Written(equation.stack)
-    if written.is_of_sampler or written.origin is None:
+    if written.is_of_sampler:
+        return False
+    if written.origin is None:
         return False
     eqn = equation.stack[0]
     result = eqn.outvars[0].aval
@@ -205,7 +217,7 @@ def _may_wrap(equation: Equation) -> bool:
     return equation.primitive in _MODULAR
 
 
-def _fit(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
+def _fit(node: Node, operands: Arrays, result: Leaf) -> Leaf:
     """Returns how many numbers of a result do not fit, the greatest and the least of them.
 
     The last two are 0 where none of them is a number.
@@ -223,21 +235,20 @@ def _fit(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
         return fit.astype(np.float32)
 
 
-def otherwise(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
+def otherwise(node: Node, operands: Arrays, result: Leaf) -> Leaf:
     """Returns a result in which all numbers that do not fit are changed."""
     with set_x64(True):
         _, is_wrong = _compared_exactly(node, operands, result)
         return jnp.where(is_wrong, ~result, result)
 
 
-def _compared_exactly(
-    node: Node, operands: Sequence[Leaf], result: Leaf
-) -> tuple[Leaf, Leaf]:
+def _compared_exactly(node: Node, operands: Arrays, result: Leaf) -> tuple[Leaf, Leaf]:
     """Returns the exact result of an equation in float64, and which numbers do not fit."""
     wide_operands = list(operands)
     places = range(len(operands))
     for place in places[_OF_NUMBERS[node.name]]:
-        wide_operands[place] = as_dtype(operands[place], np.float64)
+        operand = operands[place]
+        wide_operands[place] = as_dtype(operand, np.float64)
     if node.name == "convert_element_type":
         exact = jnp.trunc(wide_operands[0])
     else:

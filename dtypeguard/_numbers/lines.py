@@ -59,14 +59,15 @@ class Line:
         for numbers, rounded in self.constants:
             changes = relative_change(numbers, rounded)
             place = np.argmax(changes)
+            change = changes[place]
             # An infinity is rounded to itself.
-            if not changes[place]:
+            if not change:
                 continue
             number = numbers[place]
             rounded_number = rounded[place]
             # All numbers that become 1 are as far off, relative to what they leave.
             difference = abs(rounded_number - number)
-            changed.append((changes[place], difference, number, rounded_number))
+            changed.append((change, difference, number, rounded_number))
         if not changed:
             return None
         *_, number, rounded_number = max(changed)
@@ -87,8 +88,9 @@ class Lines(list[Line]):
         a tree that dtypeguard casts.
         """
         key = self._key(stack)
-        number = self._numbers.setdefault(key, len(self))
-        if number == len(self):
+        new_number = len(self)
+        number = self._numbers.setdefault(key, new_number)
+        if number == new_number:
             self.append(Line(_origin_of(stack)))
         cast = Written(stack).cast_of_ours
         if cast is not None:
@@ -97,7 +99,8 @@ class Lines(list[Line]):
 
     def find(self, stack: Stack) -> int | None:
         """Returns the number of an equation's line; None if nothing rounds there."""
-        return self._numbers.get(self._key(stack))
+        key = self._key(stack)
+        return self._numbers.get(key)
 
     def _key(self, stack: Stack) -> Hashable:
         origin = _origin_of(stack)

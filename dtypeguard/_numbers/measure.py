@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.types import Leaf
 from . import plans
 from .arrays import distance, part_along, size_of
 from .integers import watched
 from .nodes import Noted
 from .plans import WIDE, WidthPlan
-from .primitives import is_inexact, is_key, measured
+from .primitives import Arrays, Results, is_inexact, is_key, measured
 from .probes import Probes
 from .program import NumericProgram
 from .run import run
@@ -29,6 +28,8 @@ _FEW_EQUATIONS = 200
 RAISED_BY_CHECKS = (RuntimeError, ValueError)
 # So many lines that follow each other are first measured together.
 _LINES_IN_GROUP = 8
+# Is told of a line that is measured next.
+_ShowStatus = Callable[[int], None]
 # What an error that is not finite counts as beside others.
 LARGEST_ERROR = 1e6
 
@@ -42,11 +43,11 @@ class Inputs(NamedTuple):
         sizes: what the error of each is relative to; infinity where it does not count.
     """
 
-    arrays: Sequence[Leaf]
-    exact: list[Leaf]
+    arrays: Arrays
+    exact: Results
     sizes: list[float]
 
-    def errors(self, outputs: Sequence[Leaf]) -> list[float]:
+    def errors(self, outputs: Arrays) -> list[float]:
         """Returns how far off outputs are, relative to their sizes."""
         errors = []
         for output, exact, size in zip(outputs, self.exact, self.sizes):
@@ -55,7 +56,7 @@ class Inputs(NamedTuple):
             errors.append(off / size)
         return errors
 
-    def off(self, outputs: Sequence[Leaf]) -> float:
+    def off(self, outputs: Arrays) -> float:
         """Returns how far off outputs are: the root mean square over those that count."""
         errors = np.array(self.errors(outputs))
         counted = errors[np.isfinite(self.sizes)]
@@ -82,7 +83,7 @@ class Measures:
         before_run: is called before each run equation by equation, which it may stop.
     """
 
-    def __init__(self, program: NumericProgram, arrays: Sequence[Leaf]):
+    def __init__(self, program: NumericProgram, arrays: Arrays):
         self.program = program
         self.arrays = list(arrays)
         self.lines = len(program.lines)
@@ -98,9 +99,12 @@ class Measures:
         self._all_written = self._run_all(plan, probes, is_compiled=True)
         self.written = [self._all_written[n] for n in self.outputs]
         for node in program.block.all_nodes():
-            loses = self.notes.get((node.number, "loses"))
+            key = (node.number, "loses")
+            loses = self.notes.get(key)
+            if loses is None:
+                continue
             # No line is to blame for a conversion of numbers that fit.
-            if loses is not None and not loses.any():
+            if not loses.any():
                 node.rounds = False
         self.given = Noted()
         self.left_out: Sequence[int] = ()
@@ -113,7 +117,7 @@ class Measures:
         """Its inputs, and its outputs in wide types with these decisions."""
         return self.inputs(self.arrays, self._exact)
 
-    def inputs(self, arrays: Sequence[Leaf], exact: list[Leaf]) -> Inputs:
+    def inputs(self, arrays: Arrays, exact: Results) -> Inputs:
         """Returns inputs with the measured outputs for them in wide types."""
         # An output of zeros has no norm that an error could be relative to.
         sizes = [size_of(array) or 1.0 for array in exact]
@@ -127,14 +131,16 @@ class Measures:
         return self.own.off(self.written)
 
     @functools.cached_property
-    def _exact(self) -> list[Leaf]:
+    def _exact(self) -> Results:
         """The outputs in wide types; sets which decisions runs follow."""
         # Errors of a line are compared at the same decisions: one flipped comparison would
         # hide all roundings.
         if self.are_floats and not self.raises:
             self.given = self.notes
         exact = self._outputs(())
-        if not self.given or all(jnp.isfinite(array).all() for array in exact):
+        if not self.given:
+            return exact
+        if all(jnp.isfinite(array).all() for array in exact):
             return exact
         self.given = Noted()
         undecided = self._outputs(())
@@ -152,7 +158,7 @@ class Measures:
         plan: WidthPlan,
         probes: Probes | None = None,
         **options: Any,
-    ) -> list[Leaf]:
+    ) -> Results:
         """Returns the measured outputs of a run; NaN where the plan has it raise."""
         outputs = self._run_all(plan, probes, **options)
         return [outputs[n] for n in self.outputs]
@@ -161,31 +167,35 @@ class Measures:
         self,
         plan: WidthPlan,
         probes: Probes | None,
-        arrays: Sequence[Leaf] | None = None,
+        arrays: Arrays | None = None,
         is_compiled: bool = False,
         **options: Any,
-    ) -> list[Leaf]:
+    ) -> Results:
         if arrays is None:
             arrays = self.arrays
+        program = self.program
         try:
-            is_compiled &= self.program.size > _FEW_EQUATIONS
+            is_compiled &= program.size > _FEW_EQUATIONS
             if not is_compiled:
                 self.before_run()
-            return run(
-                self.program, plan, arrays, probes, is_compiled=is_compiled, **options
-            )
+            return run(program, plan, arrays, probes, is_compiled=is_compiled, **options)
         except RAISED_BY_CHECKS:
             # Only all of it wide has to run.
-            if (plan.entries == WIDE).all() or self.program.formats.narrow is None:
+            are_wide = plan.entries == WIDE
+            if are_wide.all():
+                raise
+            if program.formats.narrow is None:
                 raise
             # It counts as lost, and the report says so.
             self.raises = True
             outputs = []
-            for aval in self.program.jaxpr.out_avals:
+            for aval in program.jaxpr.out_avals:
                 # A key is compared with nothing.
                 output = aval
                 if not is_key(aval):
-                    number = np.nan if is_inexact(aval) else 0
+                    number: float = 0
+                    if is_inexact(aval):
+                        number = np.nan
                     output = jnp.full(aval.shape, number, aval.dtype)
                 outputs.append(output)
             return outputs
@@ -214,14 +224,15 @@ class Measures:
     def error(self, rounding: Iterable[int]) -> float:
         """Returns the error if these lines round and the others are wide."""
         key = frozenset(rounding)
+        errors = self._errors
         if len(key) == self.lines:
-            self._errors[key] = self.total
-        if key not in self._errors:
+            errors[key] = self.total
+        if key not in errors:
             outputs = self._outputs(key)
-            self._errors[key] = self.own.off(outputs)
-        return self._errors[key]
+            errors[key] = self.own.off(outputs)
+        return errors[key]
 
-    def measure_alone(self, show_status: Callable[[int], None]) -> None:
+    def measure_alone(self, show_status: _ShowStatus) -> None:
         """Measures the error of each line alone, the most important ones first.
 
         Some that follow each other are measured together first: where these cause next to
@@ -247,7 +258,7 @@ class Measures:
         # Of an error of 0 no line has a share.
         return _LEAST_ALONE * self.total or math.inf
 
-    def measure_shares(self, show_status: Callable[[int], None]) -> None:
+    def measure_shares(self, show_status: _ShowStatus) -> None:
         """Measures the share of each line, the most important ones first.
 
         It is the part of the error along the whole that comes as this line rounds as well,
@@ -277,7 +288,8 @@ class Measures:
             show_status(number)
             # Lines that cause next to nothing go with the line after them.
             before = set(range(number)) - small
-            count = max(before, default=-1) + 1
+            last_before = max(before, default=-1)
+            count = last_before + 1
             part = self._part_of_first(number + 1)
             part_before = self._part_of_first(count)
             self.shares[number] = part - part_before
@@ -288,9 +300,10 @@ class Measures:
             return float(count > 0)
         outputs = self._outputs(range(count))
         along = self._along(outputs)
-        return along / self._along(self.written)
+        total = self._along(self.written)
+        return along / total
 
-    def _along(self, outputs: Sequence[Leaf]) -> float:
+    def _along(self, outputs: Arrays) -> float:
         """Returns how far off outputs are along the error, in squares of their sizes."""
         parts = []
         for number, size in enumerate(self.own.sizes):
@@ -304,7 +317,7 @@ class Measures:
         """Returns the error if only this line rounds, or a bound of next to nothing."""
         return self.error([number])
 
-    def _outputs(self, rounding: Collection[int]) -> list[Leaf]:
+    def _outputs(self, rounding: Collection[int]) -> Results:
         """Returns the measured outputs where some lines round."""
         plan = plans.rounding(self.program, rounding)
         probes = Probes(followed=self.given)
@@ -314,5 +327,6 @@ class Measures:
 def _shares_of_squares(errors: Sequence[float]) -> list[float]:
     bounded = np.minimum(errors, LARGEST_ERROR)
     squares = np.square(bounded)
-    shares = squares / (squares.sum() or 1.0)
+    total = squares.sum() or 1.0
+    shares = squares / total
     return shares.tolist()

@@ -52,13 +52,16 @@ def rule_of(node: Node, is_fixed: bool, formats: Formats) -> str:
     if eqn.params.get("name") == round_with.__name__:  # pyright: ignore[reportAttributeAccessIssue]: as of any function
         return STOCHASTIC
     has_jaxprs = bool(jaxprs_in(eqn.params))
+    rule = node.rule
     # One that JAX expands has none, and its expansion says all that it computes.
-    if node.rule == CALL and not has_jaxprs:
+    if rule == CALL and not has_jaxprs:
         return CALL
     # Of a call that does more than its jaxpr, the inside is left as it is.
-    default = OWN if has_jaxprs else COMPUTED
-    if node.rule not in (CALL, CLOSED):
-        default = node.rule
+    default = COMPUTED
+    if has_jaxprs:
+        default = OWN
+    if rule not in (CALL, CLOSED):
+        default = rule
     return _PRIMITIVE_RULES.get(node.name, default)
 
 

@@ -25,6 +25,9 @@ WIDE = 1
 ROUNDED = 2
 FIRST_DTYPE = 3
 
+# Entries of several results, by the number of the equation.
+_Carried = dict[int, tuple[int, ...]]
+
 
 class WidthPlan(NamedTuple):
     """What each equation of a program computes in.
@@ -43,7 +46,7 @@ class WidthPlan(NamedTuple):
     entries: np.ndarray
     is_wide_given: bool
     is_rounding: bool = False
-    carried: dict[int, tuple[int, ...]] = {}  # noqa: RUF012 (never changed)
+    carried: _Carried = {}  # noqa: RUF012 (never changed)
     dtypes: tuple[Computes, ...] = ()
 
     def with_all(self, entry: int) -> "WidthPlan":
@@ -60,8 +63,9 @@ class WidthPlan(NamedTuple):
     def part(self, first: int, last: int) -> object:
         """Returns a key for the equations in a range, that equal calls have in common."""
         # Calls of one function have other numbers, and the same entries in order.
-        numbers = range(first, last + 1)
-        entries = self.entries[first : last + 1]
+        stop = last + 1
+        numbers = range(first, stop)
+        entries = self.entries[first:stop]
         carried = map(self.carried.get, numbers)
         key = (entries.tobytes(), *carried)
         return key, self.is_rounding, self.dtypes
@@ -83,7 +87,7 @@ class Propagation(Walk[PlanState]):
 
     def __init__(self, size: int):
         self.entries = np.zeros(size, np.int8)
-        self.carried: dict[int, tuple[int, ...]] = {}
+        self.carried: _Carried = {}
 
     def entry_of(self, value: PlanState, aval: Aval) -> int:
         """Returns the entry in which a value leaves a loop, branches, shards or a call."""
@@ -192,30 +196,37 @@ def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> 
     all_wide = set(lines)
 
     def is_wide(node: Node, has_wide: bool) -> bool:
-        if node.line in lines:
+        line = node.line
+        if line in lines:
             return True
         if node.name == "add_any":  # of gradients
             return has_wide
         # JAX makes the backward pass of a line: the source has no other line for it.
-        if node.is_backward and node.line is not None:
-            return node.line in all_wide
-        if not keeps or not has_wide:
+        if node.is_backward and line is not None:
+            return line in all_wide
+        if not keeps:
             return False
-        is_ours = Written(node.stack).cast_of_ours is not None
-        if is_ours or _asks_for_narrow(program, node):
+        if not has_wide:
             return False
-        if node.line is not None:
-            all_wide.add(node.line)
+        if Written(node.stack).cast_of_ours is not None:
+            return False
+        if _asks_for_narrow(program, node):
+            return False
+        if line is not None:
+            all_wide.add(line)
         return True
 
-    is_given = program.formats.narrow is not None and 0 in lines
+    rounds_inputs = program.formats.narrow is not None
+    is_given = rounds_inputs and 0 in lines
     return WideLines(program, is_wide).plan(is_given)
 
 
 def _asks_for_narrow(program: NumericProgram, node: Node) -> bool:
     """Returns whether the source asks for a narrow dtype there, whatever it is given."""
     # JAX makes the casts of a backward pass.
-    if node.is_backward or node.name != "convert_element_type" or not node.is_asked:
+    if node.is_backward:
+        return False
+    if node.name != "convert_element_type" or not node.is_asked:
         return False
     result = node.eqn.outvars[0].aval
     return program.formats.rounds(result.dtype)

@@ -11,6 +11,10 @@ from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, DType, Equation, Leaf
 from .._program.jaxprs import SHAPES, jaxprs_in, open_jaxpr, value_kind
 
+# The arrays that a function takes, and those that it returns.
+Arrays = Sequence[Leaf]
+Results = list[Leaf]
+
 # These return some of the numbers that they are given, and round none of them.
 _MOVES = ForeignNames(
     "dynamic_slice gather concatenate pad select_n neg max min reduce_max reduce_min clamp "
@@ -72,24 +76,31 @@ def measured(avals: Sequence[Aval]) -> list[int]:
             numbers.append(place)
         if is_inexact(aval):
             floats.append(place)
-    return floats or numbers
+    if floats:
+        return floats
+    return numbers
 
 
 def is_key(value: Leaf) -> bool:
     """Returns whether a value holds random keys."""
-    return jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.prng_key)
+    dtype = getattr(value, "dtype", np.float32)
+    return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
-def moves(eqn: Equation, operands: Sequence[Leaf], results: Sequence[Leaf]) -> bool:
+def moves(eqn: Equation, operands: Arrays, results: Arrays) -> bool:
     """Returns whether an equation returns some of its operands' numbers, or exact ones."""
     name = eqn.primitive.name
     if name in _MOVE_REALS:
         return kind(operands[0].dtype) != "complex"
     if name == "scatter":  # what `x.at[i].apply` computes stands in its jaxpr
-        return not any(open_jaxpr(jaxpr).eqns for jaxpr in jaxprs_in(eqn.params))
+        jaxprs = jaxprs_in(eqn.params)
+        return not any(open_jaxpr(jaxpr).eqns for jaxpr in jaxprs)
     if name == "convert_element_type":
-        is_float = is_inexact(operands[0])
-        return is_float and _holds(results[0].dtype, operands[0].dtype)
+        operand = operands[0]
+        if not is_inexact(operand):
+            return False
+        result = results[0]
+        return _holds(result.dtype, operand.dtype)
     return name in SHAPES or name in _MOVES
 
 
@@ -99,4 +110,6 @@ def _holds(wide: DType, narrow: DType) -> bool:
     narrow_info = jnp.finfo(narrow)
     if info.nmant < narrow_info.nmant:
         return False
-    return info.maxexp >= narrow_info.maxexp and info.minexp <= narrow_info.minexp
+    if info.maxexp < narrow_info.maxexp:
+        return False
+    return info.minexp <= narrow_info.minexp

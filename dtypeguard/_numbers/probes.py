@@ -5,21 +5,24 @@ its decisions, and another one may follow them.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Leaf
 from .._program.jaxprs import value_kind
 from .._program.program import Node
-from .arithmetic import Value, wide_form
+from .arithmetic import Values, wide_form
 from .integers import Watched, otherwise
 from .nodes import Noted
-from .primitives import OF_OWN_DTYPES, SELECTS, is_integer
+from .primitives import OF_OWN_DTYPES, SELECTS, Arrays, Results, is_integer
 
 _VALUES = ForeignNames("eq ne lt le gt ge sign floor ceil round")
 
 # What a note of a decision is of, in place of a result.
 DECISION = "decision"
+
+# Returns what is noted of a result, of it and the operands.
+_Note = Callable[[Leaf, Arrays], Leaf | None]
 
 
 @dataclasses.dataclass
@@ -36,14 +39,16 @@ class Probes:
     """
 
     noted: Noted | None = None
-    note: Callable[[Leaf, Sequence[Leaf]], Leaf | None] | None = None
+    note: _Note | None = None
     followed: Noted = dataclasses.field(default_factory=Noted)
     watched: Watched | None = None
     changed: int | None = None
 
     def empty(self, followed: Noted) -> "Probes":
         """Returns the same probes with nothing noted yet."""
-        noted = None if self.noted is None else {}
+        noted = None
+        if self.noted is not None:
+            noted = {}
         return dataclasses.replace(self, noted=noted, followed=followed)
 
     @property
@@ -69,7 +74,9 @@ class Probes:
         followed = Noted()
         for key, note in self.followed.items():
             number, kind = key
-            if number in numbers and kind == DECISION:
+            if kind != DECISION:
+                continue
+            if number in numbers:
                 followed[key] = note
         return followed
 
@@ -78,9 +85,7 @@ class Probes:
         if self.noted is not None:
             self.noted.update(noted)
 
-    def checked(
-        self, node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]
-    ) -> Sequence[Leaf]:
+    def checked(self, node: Node, operands: Arrays, results: Arrays) -> Arrays:
         """Notes the decision of an equation; returns its results, changed if asked."""
         if self.watched is not None:
             notes = self.watched.notes(node, operands, results)
@@ -88,15 +93,14 @@ class Probes:
         if self.noted is not None and self.note is None:
             decision = decision_of(node, operands, results)
             if decision is not None:
-                self.add({(node.number, DECISION): decision})
+                key = (node.number, DECISION)
+                self.add({key: decision})
         # An audit asks whether numbers that do not fit change any output.
         if node.number == self.changed:
             return [otherwise(node, operands, results[0])]
         return results
 
-    def results(
-        self, number: int, results: Sequence[Value], operands: Sequence[Value]
-    ) -> None:
+    def results(self, number: int, results: Values, operands: Values) -> None:
         """Notes the results of an equation, if these are noted."""
         if self.note is None:
             return
@@ -111,9 +115,7 @@ class Probes:
                 self.add({key: noted})
 
 
-def decision_of(
-    node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]
-) -> Leaf | None:
+def decision_of(node: Node, operands: Arrays, results: Arrays) -> Leaf | None:
     """Returns what an equation has decided by floats; None if nothing."""
     # Integers are the same on both sides, and so is what they decide.
     kinds = [value_kind(var.aval) for var in node.eqn.invars]
@@ -142,7 +144,7 @@ def _decided_place(node: Node) -> int | None:
     return indices[0]
 
 
-def results_following(node: Node, results: Sequence[Leaf], decision: Leaf) -> list[Leaf]:
+def results_following(node: Node, results: Arrays, decision: Leaf) -> Results:
     """Returns the results of an equation with another decision than its own."""
     following = list(results)
     place = _decided_place(node)

@@ -20,6 +20,9 @@ from .lines import Line, Lines
 from .nodes import COMPUTED, ROUNDINGS
 from .primitives import is_inexact, moves
 
+# What is made once for all runs, by what it is made of.
+_Made = dict[object, Any]
+
 
 class NumericProgram:
     """A traced program, of which each equation has a number.
@@ -53,8 +56,8 @@ class NumericProgram:
         self.lines = Lines()
         self.unexamined: dict[tuple[str, Origin | None], None] = {}
         self.backward: set[np.dtype] = set()
-        self.literals: dict[object, Any] = {}
-        self.functions: dict[object, Any] = {}
+        self.literals: _Made = {}
+        self.functions: _Made = {}
         # Only `narrow` rounds inputs: else they are as the caller has them.
         if formats.narrow is not None:
             self._note_inputs()
@@ -95,7 +98,8 @@ class NumericProgram:
 
     def _note_line(self, node: Node) -> None:
         """Notes at its line what an equation rounds."""
-        results = self._types_as_written(node.eqn.outvars)
+        eqn = node.eqn
+        results = self._types_as_written(eqn.outvars)
         # The range of these dtypes tells whether scaling the loss can help.
         if node.is_backward:
             for result in results:
@@ -106,10 +110,10 @@ class NumericProgram:
         if not node.rounds:
             return
         line = self._line_of(node)
-        algorithm = self.formats.algorithm(node.eqn, is_wide=False)
+        algorithm = self.formats.algorithm(eqn, is_wide=False)
         if algorithm is not None:
             # A device rounds the operands, so the dtype of the result says nothing.
-            precision = node.eqn.params.get("precision")
+            precision = eqn.params.get("precision")
             line.has_asked |= precision is not None
             line.note(node.stack, algorithm.name)
             return
@@ -146,20 +150,23 @@ class NumericProgram:
 
     def _is_rounding(self, node: Node, results: Sequence[Aval]) -> bool:
         """Returns whether an equation rounds as written, where it has a wide form."""
+        eqn = node.eqn
         formats = self.formats
         if node.rule in ROUNDINGS:
-            return not formats.is_own and self._has_rounded_dtype(results)
+            if formats.is_own:
+                return False
+            return self._has_rounded_dtype(results)
         if node.rule != COMPUTED:
             return False
         # All but the products is the same on both sides there.
         if formats.products is not None:
-            algorithm = formats.algorithm(node.eqn, is_wide=False)
+            algorithm = formats.algorithm(eqn, is_wide=False)
             return algorithm not in (None, IEEE_FLOAT32)
         if not any(map(is_inexact, results)):
             return False
-        operands = self._types_as_written(node.eqn.invars)
+        operands = self._types_as_written(eqn.invars)
         # A number that is only moved was rounded where it was made.
-        if moves(node.eqn, operands, results):
+        if moves(eqn, operands, results):
             return False
         return self._has_rounded_dtype([*results, *operands])
 

@@ -18,13 +18,13 @@ from .._leaves.types import Leaf
 from .._program.jaxprs import LoopOperands, Variable, split_operands
 from .._program.program import CALL, COND, LOOPS, Block, Node
 from .._program.walk import Walk
-from .arithmetic import Arithmetic, Either, Value, own_form
+from .arithmetic import Arithmetic, Either, Value, Values, own_form
 from .compiled import call_compiled
 from .evaluate import as_dtype, current_mesh, round_inwards, under_mesh
 from .formats import Formats
 from .nodes import COMPUTED, ROUNDINGS, WITHOUT_BLOCKS, Noted
 from .plans import ROUNDED, WIDE, WRITTEN, WidthPlan
-from .primitives import SELECTS, is_inexact
+from .primitives import SELECTS, Arrays, Results, is_inexact
 from .probes import DECISION, Probes, results_following
 from .program import NumericProgram
 from .turns import at_turn, chosen_by_turn, put_at_turn, zeros_like
@@ -33,12 +33,12 @@ from .turns import at_turn, chosen_by_turn, put_at_turn, zeros_like
 def run(
     program: NumericProgram,
     plan: WidthPlan,
-    arrays: Sequence[Leaf],
+    arrays: Arrays,
     probes: Probes | None = None,
     formats: Formats | None = None,
     scale: float | None = None,
     is_compiled: bool = False,
-) -> list[Leaf]:
+) -> Results:
     """Returns the results of a program by a plan.
 
     Args:
@@ -50,15 +50,23 @@ def run(
         scale: see `Arithmetic`.
         is_compiled: whether XLA compiles it whole.
     """
-    arithmetic = Arithmetic(program, formats or program.formats, False, scale)
-    whole_run = Run(plan, probes or Probes(), arithmetic)
-    variables = program.block.inputs[len(program.block.consts) :]
+    if formats is None:
+        formats = program.formats
+    if probes is None:
+        probes = Probes()
+    arithmetic = Arithmetic(program, formats, False, scale)
+    whole_run = Run(plan, probes, arithmetic)
+    count = len(program.block.consts)
+    variables = program.block.inputs[count:]
     # The first line may round the inputs alone.
-    entry = WIDE if plan.is_wide_given else WRITTEN
+    entry = WRITTEN
+    if plan.is_wide_given:
+        entry = WIDE
     inputs = map(jnp.asarray, arrays)
     arguments = whole_run.all_crossed(inputs, variables, entry)
     if is_compiled:
-        return whole_run.compiled(range(program.size), Run.outputs, arguments)
+        numbers = range(program.size)
+        return whole_run.compiled(numbers, Run.outputs, arguments)
     with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
         return whole_run.outputs(arguments)
 
@@ -96,7 +104,7 @@ class Run(Walk[Any]):
         """The program."""
         return self.arithmetic.program
 
-    def outputs(self, arguments: Sequence[Leaf]) -> list[Leaf]:
+    def outputs(self, arguments: Arrays) -> Results:
         """Returns the results of the program."""
         block = self.program.block
         results = self.block(block, arguments)
@@ -113,35 +121,44 @@ class Run(Walk[Any]):
         values: Iterable[Value],
         variables: Sequence[Variable],
         entry: int | None,
-    ) -> list[Leaf]:
+    ) -> Results:
         """Returns values in the dtypes in which they enter or leave a block."""
-        pairs = zip(values, variables)
-        return [self._crossed(value, var, entry) for value, var in pairs]
+        crossed: Results = []
+        for value, var in zip(values, variables):
+            crossed.append(self._crossed(value, var, entry))
+        return crossed
 
     def _crossed(self, value: Value, var: Variable, entry: int | None) -> Leaf:
-        # Only one form of a value is carried, scanned or returned.
-        if entry is None and isinstance(value, Either):
+        if entry is None:
+            if not isinstance(value, Either):
+                return value
+            # Only one form of a value is carried, scanned or returned.
             entry = self._default_entry
-        if entry is None or not is_inexact(var.aval):
+        if not is_inexact(var.aval):
             return value
-        rule = self.arithmetic.rule(self.plan.computes(entry) or entry)
-        return self.arithmetic.settled(rule.form(value), rule.makes(var.aval.dtype))
+        width = self.plan.computes(entry) or entry
+        rule = self.arithmetic.rule(width)
+        form = rule.form(value)
+        dtype = rule.makes(var.aval.dtype)
+        return self.arithmetic.settled(form, dtype)
 
     @property
     def _default_entry(self) -> int:
-        return WIDE if self.plan.is_rounding else WRITTEN
+        if self.plan.is_rounding:
+            return WIDE
+        return WRITTEN
 
     def left(self, node, results):
         variables = node.eqn.outvars
         entries = self.plan.carried.get(node.number)
         if entries is None:
             return self.all_crossed(results, variables, self._default_entry)
-        crossed: list[Leaf] = []
+        crossed: Results = []
         for value, var, entry in zip(results, variables, entries):
             crossed.append(self._crossed(value, var, entry))
         return crossed
 
-    def _entered(self, node: Node, operands: Sequence[Value]) -> LoopOperands[Value]:
+    def _entered(self, node: Node, operands: Values) -> LoopOperands[Value]:
         """Returns the operands of a loop inside of it, in their groups.
 
         What all turns share is left as it is: each line inside has constants as they were
@@ -150,17 +167,19 @@ class Run(Walk[Any]):
         groups = split_operands(node.eqn, operands)
         # What comes round again has one dtype in all turns.
         carry = self.left(node, groups.carry)
-        variables = node.eqn.invars[-len(groups.scanned) :]
+        count = len(groups.scanned)
+        variables = node.eqn.invars[-count:]
         scanned = self.all_crossed(groups.scanned, variables, None)
         return groups._replace(carry=carry, scanned=scanned)
 
     def _inside(
-        self, node: Node, block: Block, arguments: Sequence[Value], followed: Noted
-    ) -> tuple[list[Leaf], Noted]:
+        self, node: Node, block: Block, arguments: Values, followed: Noted
+    ) -> tuple[Results, Noted]:
         """Returns the results of a body or a branch, and what is noted of it."""
         probes = self.probes.empty(followed)
         inner = dataclasses.replace(self, probes=probes)
-        results = self.left(node, inner.block(block, arguments))
+        inner_results = inner.block(block, arguments)
+        results = self.left(node, inner_results)
         return results, probes.noted or {}
 
     # As the walk asks
@@ -174,13 +193,16 @@ class Run(Walk[Any]):
         if intended is None:
             return super().read(user, place, var, values)
         block = user if isinstance(user, Block) else user.block
-        constant: Any = self.constant(var, block.constant(var), intended)
+        array = block.constant(var)
+        constant: Any = self.constant(var, array, intended)
         if isinstance(user, Block):
             return constant
         # What is inside of a call or a loop does not see that the line of it rounds.
         if self.entry(user) == ROUNDED:
             return constant.written
-        if self.switch is None or user.rule in WITHOUT_BLOCKS:
+        if self.switch is None:
+            return constant
+        if user.rule in WITHOUT_BLOCKS:
             return constant
         rounded = as_dtype(constant.written, constant.wide.dtype)
         chosen = _chosen(self.switch, user, rounded, constant.wide)
@@ -191,11 +213,14 @@ class Run(Walk[Any]):
         # Each run asks for it again.
         formats = self.arithmetic.formats
         literals = self.program.literals
-        key = (id(var), id(intended), formats, current_mesh())
+        mesh = current_mesh()
+        key = (id(var), id(intended), formats, mesh)
         if key not in literals:
             with jax.ensure_compile_time_eval():
                 array = jnp.asarray(array, var.aval.dtype)
-                wide = array if intended is None else jnp.asarray(intended)
+                wide = array
+                if intended is not None:
+                    wide = jnp.asarray(intended)
                 literals[key] = self.arithmetic.both_forms(array, wide)
         return literals[key]
 
@@ -206,7 +231,7 @@ class Run(Walk[Any]):
         numbers: range,
         compute: Callable[["Run", list[Any]], Sequence[Any]],
         operands: list[Any],
-    ) -> list[Leaf]:
+    ) -> Results:
         """Returns the results of a part of the program that XLA compiles.
 
         Args:
@@ -229,8 +254,10 @@ class Run(Walk[Any]):
         def traced(scale, is_on, followed, operands):
             in_trace = dataclasses.replace(arithmetic, is_traced=True, scale=scale)
             in_run = switch and switch._replace(is_on=is_on)
-            run = Run(plan, probes.empty(followed), in_trace, in_run)
-            return compute(run, operands), run.probes.noted or {}
+            probes_in_trace = probes.empty(followed)
+            run = Run(plan, probes_in_trace, in_trace, in_run)
+            results = compute(run, operands)
+            return results, probes_in_trace.noted or {}
 
         part = plan.part(numbers.start, numbers.stop)
         key = (numbers, part, plan.is_wide_given, arithmetic.formats, probes.key)
@@ -245,7 +272,8 @@ class Run(Walk[Any]):
             def compute(run, operands):
                 return run.node(node, operands)
 
-            numbers = range(node.inner[0].first, node.number)
+            first = node.inner[0].first
+            numbers = range(first, node.number)
             return self.compiled(numbers, compute, operands)
         results = super().node(node, operands)
         if self.switch is not None and _may_round(node, operands):
@@ -256,15 +284,16 @@ class Run(Walk[Any]):
         return results
 
     def _switched(
-        self, switch: Switch, node: Node, operands: list[Value], results: Sequence[Leaf]
-    ) -> list[Leaf]:
+        self, switch: Switch, node: Node, operands: list[Value], results: Arrays
+    ) -> Results:
         """Returns the results of an equation, by the plan of a switch where that is on."""
         run = dataclasses.replace(self, plan=switch.plan, switch=None)
         switched_results = run.node(node, list(operands))
-        chosen: list[Leaf] = []
+        chosen: Results = []
         for result, switched in zip(results, switched_results):
             switched = as_dtype(switched, result.dtype)
-            chosen.append(_chosen(switch, node, switched, result))
+            chosen_result = _chosen(switch, node, switched, result)
+            chosen.append(chosen_result)
         return chosen
 
     # Loops, branches and shards
@@ -278,12 +307,14 @@ class Run(Walk[Any]):
             slices, followed = rows
             arguments = [*shared, *carry, *slices]
             results, notes = self._inside(node, body, arguments, followed)
-            return results[:count], (results[count:], notes)
+            new_rows = (results[count:], notes)
+            return results[:count], new_rows
 
         params = node.eqn.params
         rows = (scanned, self.probes.followed_inside(node))
         length = params["length"]
-        carry, rows = lax.scan(turn, carry, rows, length, params["reverse"])
+        is_reversed = params["reverse"]
+        carry, rows = lax.scan(turn, carry, rows, length, is_reversed)
         results, notes = rows
         self.probes.add(notes)
         return [*carry, *results]
@@ -295,8 +326,9 @@ class Run(Walk[Any]):
         """
         constants, shared, carry, _ = self._entered(node, operands)
         body, condition = node.inner
-        followed = self.probes.followed_inside(node)
-        most_turns = self.probes.followed_at(node)
+        probes = self.probes
+        followed = probes.followed_inside(node)
+        most_turns = probes.followed_at(node)
 
         def goes_on(turns, carry):
             # As often as the run that it follows, if any.
@@ -304,12 +336,14 @@ class Run(Walk[Any]):
                 return turns < most_turns
             # The condition notes nothing: its comparisons are the number of turns.
             run = dataclasses.replace(self, probes=Probes())
-            (is_on,) = run.block(condition, [*constants, *carry])
+            arguments = [*constants, *carry]
+            (is_on,) = run.block(condition, arguments)
             return is_on
 
         def inside(number, carry):
             decisions = at_turn(followed, number)
-            return self._inside(node, body, [*shared, *carry], decisions)
+            arguments = [*shared, *carry]
+            return self._inside(node, body, arguments, decisions)
 
         def turn(state):
             turns, is_on, carry, notes = state
@@ -318,21 +352,25 @@ class Run(Walk[Any]):
             carry = chosen_by_turn(is_on, results, carry)
             turns = turns + is_on.astype(turns.dtype)
             notes = put_at_turn(notes, turn_notes, number)
-            return turns, goes_on(turns, carry), carry, notes
+            is_on = goes_on(turns, carry)
+            return turns, is_on, carry, notes
 
         def any_goes_on(state):
             _, is_on, _, _ = state
             return jnp.any(is_on)
 
         (condition_output,) = condition.outputs
-        turns = jnp.zeros(condition_output.aval.shape, np.int32)
+        shape = condition_output.aval.shape
+        turns = jnp.zeros(shape, np.int32)
         is_on = goes_on(turns, carry)
-        _, shapes = jax.eval_shape(inside, np.int32(0), carry)
+        first_number = np.int32(0)
+        _, shapes = jax.eval_shape(inside, first_number, carry)
         notes = zeros_like(shapes, node.room)
         state = (turns, is_on, carry, notes)
         turns, _, carry, notes = lax.while_loop(any_goes_on, turn, state)
         # How often it turns is a decision, which other runs follow.
-        self.probes.add({**notes, (node.number, DECISION): turns})
+        notes[node.number, DECISION] = turns
+        probes.add(notes)
         return carry
 
     def visit_cond(self, node, operands):
@@ -348,10 +386,13 @@ class Run(Walk[Any]):
             results, notes = run_branch(block)
             return results, {**blank, **notes}
 
+        branches = []
         for block in node.inner:
-            _, shapes = jax.eval_shape(functools.partial(run_branch, block))
+            run_block = functools.partial(run_branch, block)
+            _, shapes = jax.eval_shape(run_block)
             blank.update(zeros_like(shapes))
-        branches = [functools.partial(with_all_notes, block) for block in node.inner]
+            branch = functools.partial(with_all_notes, block)
+            branches.append(branch)
         results, notes = lax.switch(index, branches)
         self.probes.add(notes)
         return results
@@ -363,7 +404,8 @@ class Run(Walk[Any]):
         return self.visit_own(node, operands)
 
     def visit_call(self, node, operands):
-        results = self.block(node.inner[0], operands)
+        block = node.inner[0]
+        results = self.block(block, operands)
         if node.number not in self.plan.carried:
             return results
         return self.left(node, results)
@@ -381,14 +423,15 @@ class Run(Walk[Any]):
         settled, results = self.arithmetic.computed(node, operands, width)
         if decision is not None:
             results = results_following(node, results, decision)
-        return list(self.probes.checked(node, settled, results))
+        checked = self.probes.checked(node, settled, results)
+        return list(checked)
 
     def visit_own(self, node, operands):
         """Computes an equation as it stands."""
         # An equation without a wide form gets what wide equations made, if all is wide.
         if self.entry(node) != WIDE:
             operands = [own_form(operand) for operand in operands]
-        return list(self.arithmetic.own(node, operands))
+        return self.arithmetic.own(node, operands)
 
     def visit_sample(self, node, operands):
         results = self.arithmetic.own(node, operands)
@@ -427,12 +470,15 @@ def _chosen(switch: Switch, node: Node, switched: Leaf, result: Leaf) -> Leaf:
     return lax.select(is_on, switched, result)
 
 
-def _may_round(node: Node, operands: Sequence[Value]) -> bool:
+def _may_round(node: Node, operands: Values) -> bool:
     """Returns whether an equation gives another result where its line rounds."""
-    if node.line is None or node.rule not in ROUNDINGS | {COMPUTED}:
+    if node.line is None:
         return False
-    has_constant = any(isinstance(operand, Either) for operand in operands)
-    return node.rounds or has_constant
+    if node.rule not in ROUNDINGS | {COMPUTED}:
+        return False
+    if node.rounds:
+        return True
+    return any(isinstance(operand, Either) for operand in operands)
 
 
 _DECIDED_BY_VALUES = LOOPS | {COND}

@@ -14,6 +14,7 @@ from .._program.program import SCAN, Node
 from .._program.walk import Walk
 from . import plans
 from .nodes import Noted
+from .primitives import Arrays
 from .probes import Probes
 from .program import NumericProgram
 from .run import run
@@ -40,7 +41,7 @@ class SketchNode(NamedTuple):
 
 
 def sketches(
-    program: NumericProgram, arrays: Sequence[Leaf]
+    program: NumericProgram, arrays: Arrays
 ) -> tuple[list[SketchNode], list[int | None]]:
     """Returns the values of a program in wide types, and the numbers of its outputs."""
     noted = Noted()
@@ -84,7 +85,8 @@ class _SketchWalk(Walk[int | None]):
             sketch = self._sketch_of(node, place)
             operands = tuple(makers[place])
             value = SketchNode(operands, size, node.stack, sketch)
-            numbers.append(self.add(value))
+            number = self.add(value)
+            numbers.append(number)
         return numbers
 
     # A value inside is one of several turns, branches or shards, and has no one sketch.
@@ -105,12 +107,14 @@ class _SketchWalk(Walk[int | None]):
         turns = []
         for outer in reversed(node.stack[1:]):
             if outer.primitive.name == SCAN:
-                is_reversed = outer.params["reverse"]
-                turns.append(-1 if is_reversed else 0)
+                turn = 0
+                if outer.params["reverse"]:
+                    turn = -1
+                turns.append(turn)
         return np.asarray(sketch)[tuple(turns)]
 
 
-def _note_sketch(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
+def _note_sketch(array: Leaf, operands: Arrays) -> Leaf | None:
     if value_kind(array) is None:
         return None
     return _sketch(array)
@@ -126,7 +130,8 @@ def _sketch(array: Leaf) -> Leaf:
     dtype = np.float64
     if jnp.iscomplexobj(array):
         dtype = np.complex128
-    flat = array.reshape(-1).astype(dtype)
+    flat = array.reshape(-1)
+    flat = flat.astype(dtype)
     is_small = abs(flat) < _LARGE
     # Infinity, or not a number, is as good as one number.
     flat = jnp.where(is_small, flat, 3.0)
@@ -137,6 +142,7 @@ def _sketch(array: Leaf) -> Leaf:
     random = np.random.default_rng(0)
     signs = random.choice([-1, 1], padded.size)
     small_signs = signs.astype(np.int8)
-    signed = padded * lax.convert_element_type(small_signs, dtype)
+    wide_signs = lax.convert_element_type(small_signs, dtype)
+    signed = padded * wide_signs
     rows = signed.reshape(-1, _BUCKETS)
     return rows.sum(axis=0)

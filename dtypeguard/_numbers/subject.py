@@ -25,7 +25,7 @@ from .._program.aligned import (
 )
 from .._program.jaxprs import all_jaxprs
 from .formats import Formats
-from .primitives import is_inexact, measured
+from .primitives import Arrays, is_inexact, measured
 
 _NOT_TRACED = (
     "audit_precision got this error while it traced the function, as jax.make_jaxpr does. "
@@ -182,7 +182,7 @@ class _FlatFunction:
         return outputs
 
 
-def _is_unchanged(leaf: Leaf, arrays: Sequence[Leaf]) -> bool:
+def _is_unchanged(leaf: Leaf, arrays: Arrays) -> bool:
     # A Python number of an argument is no array that a function could change.
     if isinstance(leaf, (bool, int)):
         return True
@@ -207,7 +207,9 @@ def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
             sizes.append(narrower.itemsize)
         # float32 is exact enough for 16 bits, and float64 takes twice as long.
         is_narrow = min(sizes, default=8) < 4
-        name = "float32" if is_narrow else "float64"
+        name = "float64"
+        if is_narrow:
+            name = "float32"
         target = np.dtype(name)
     # What it is compared with must not round as well.
     if target.itemsize < 4:

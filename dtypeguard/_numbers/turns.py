@@ -1,4 +1,4 @@
-"""Arrays with an axis for the turns of a loop."""
+"""Sequence[Leaf] with an axis for the turns of a loop."""
 
 from collections.abc import Sequence
 from typing import Any

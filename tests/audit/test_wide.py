@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from dtypeguard import audit
-from tests.support.dtypes import F32
+from tests.support.dtypes import F32, F64
 from tests.support.one_leaf import one_leaf, struct
 
 pytestmark = pytest.mark.third_party
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.third_party
 
 def test_scalars_and_arrays():
     def change(leaf):
-        return (leaf.astype(jnp.float64) * 2).astype(F32)  # the planted line
+        return (leaf.astype(F64) * 2).astype(F32)  # the planted line
 
     for shape, is_array in (((), False), ((3,), True)):
         opt = one_leaf(lambda params, shape=shape: jnp.zeros(shape, F32), change)
@@ -23,7 +23,7 @@ def test_scalars_and_arrays():
         assert all("planted" in wide.origin.code for wide in report.wide_operations)
         assert "2 operations in 64 bits" in str(report)
         # A program with a 64-bit input may compute in 64 bits.
-        assert audit(opt, struct(jnp.float64), x64=True).wide_operations == ()
+        assert audit(opt, struct(F64), x64=True).wide_operations == ()
 
 
 def test_init_and_complex_operations():
@@ -33,17 +33,17 @@ def test_init_and_complex_operations():
     assert (wide.type, wide.is_array) == ("complex128[]", False)
     assert wide.origin.code.endswith("# planted")
     # A gradient of 64 bits is an input like any other.
-    wide = struct(jnp.float64)
+    wide = struct(F64)
     assert audit(opt, struct(F32), updates=wide, x64=True).wide_operations == ()
 
 
 def test_a_step():
-    step = lambda x: (x.astype(jnp.float64) * 2).astype(F32)
+    step = lambda x: (x.astype(F64) * 2).astype(F32)
     report = audit(step, jax.ShapeDtypeStruct((3,), F32), x64=True)
     assert report.ok
     assert "operations in 64 bits though no input is (2 on arrays)" in str(report)
     # Nor is a Python number, which is weakly typed.
     both = lambda carry: (step(carry[0]), carry[1])
     assert audit(both, (jax.ShapeDtypeStruct((3,), F32), 0.5), x64=True).wide_operations
-    wide = jax.ShapeDtypeStruct((3,), jnp.float64)
+    wide = jax.ShapeDtypeStruct((3,), F64)
     assert audit(lambda x: x * 2, wide, x64=True).wide_operations == ()

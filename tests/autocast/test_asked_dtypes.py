@@ -10,11 +10,11 @@ import pytest
 from jax import lax
 
 import dtypeguard
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import needs_numbers, normal
 from tests.support.hlo import optimized_hlo
 
 pytestmark = needs_numbers
-BF16, F32 = jnp.bfloat16, jnp.float32
 W, X = normal(0, 8, 8), normal(1, 4, 8)
 SOURCE = """
 import functools

@@ -15,6 +15,7 @@ from jax import lax, monitoring
 import dtypeguard
 from dtypeguard import Plan
 from tests.support.dots import dots, equations
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import assert_close, need
 
 _BFLOAT16, _FLOAT16 = jnp.dtype("bfloat16"), jnp.dtype("float16")
@@ -36,7 +37,7 @@ _WIDE = ("float32",) * 3
 
 def test_signature_and_attributes():
     class Model:
-        @dtypeguard.autocast(dtype=jnp.bfloat16)
+        @dtypeguard.autocast(dtype=BF16)
         def __call__(self, w, x, *, scale: float = 1.0):
             """Documented."""
             return x @ w * scale
@@ -44,18 +45,18 @@ def test_signature_and_attributes():
     call = Model.__call__
     assert str(inspect.signature(call)) == "(self, w, x, *, scale: float = 1.0)"
     assert call.__doc__ == "Documented."
-    assert call.plan == Plan(jnp.bfloat16)
+    assert call.plan == Plan(BF16)
     assert dots(functools.partial(Model(), scale=2.0), _W, _X) == [_NARROW]
 
 
 def test_above_a_static_or_class_method():
     class Model:
-        @dtypeguard.autocast(dtype=jnp.bfloat16)
+        @dtypeguard.autocast(dtype=BF16)
         @staticmethod
         def layer(w, x):
             return x @ w
 
-        @dtypeguard.autocast(dtype=jnp.bfloat16)
+        @dtypeguard.autocast(dtype=BF16)
         @classmethod
         def layer_of_class(cls, w, x):
             return cls.layer(w, x)
@@ -66,7 +67,7 @@ def test_above_a_static_or_class_method():
 
 
 def test_plan_by_path_and_name(tmp_path):
-    Plan(jnp.bfloat16).save(tmp_path / "a.plan")
+    Plan(BF16).save(tmp_path / "a.plan")
     for plan in (tmp_path / "a.plan", str(tmp_path / "a.plan"), "bfloat16", _BFLOAT16):
         assert dots(dtypeguard.autocast(layer, plan), _W, _X) == [_NARROW]
 
@@ -126,7 +127,7 @@ def test_body_of_a_scan_keeps_its_types():
         w, count = carry
         return (w - 0.1 * jax.grad(loss)(w, x), count + 1), loss(w, x)
 
-    cast = dtypeguard.autocast(step, jnp.bfloat16)
+    cast = dtypeguard.autocast(step, BF16)
     (w, count), losses = lax.scan(cast, (_W, 0), jnp.stack([_X] * 3))
     assert (w.dtype, count.dtype, losses.dtype) == ("float32", "int32", "float32")
 
@@ -138,7 +139,7 @@ def test_results_that_are_no_arrays_of_jax_stay_as_they_are():
         numbers = np.arange(3), np.float64(1 / 3), {"a": np.ones(2), "b": np.bool_(1)}
         return y, jnp.asarray(2.0) * 1, numbers, 3, "name", None
 
-    bare, own = f(_W, 2.0, True), dtypeguard.autocast(f, jnp.bfloat16)(_W, 2.0, True)
+    bare, own = f(_W, 2.0, True), dtypeguard.autocast(f, BF16)(_W, 2.0, True)
     assert own[3:] == bare[3:]
     assert [x.weak_type for x in own[:2]] == [x.weak_type for x in bare[:2]]
     for a, b in zip(*map(jax.tree.leaves, (own[2], bare[2]))):
@@ -151,24 +152,24 @@ def test_results_that_are_no_arrays_of_jax_stay_as_they_are():
 
 def test_own_casts_stay():
     def f(w, x):
-        wide = x.astype(jnp.float32) @ w.astype(jnp.float32)
-        return wide + jnp.dot(x, x.T, preferred_element_type=jnp.float32)[:, :1]
+        wide = x.astype(F32) @ w.astype(F32)
+        return wide + jnp.dot(x, x.T, preferred_element_type=F32)[:, :1]
 
     cast = dtypeguard.autocast(f, Plan(_BFLOAT16, "all"))
-    narrow = _W.astype(jnp.bfloat16), _X.astype(jnp.bfloat16)
+    narrow = _W.astype(BF16), _X.astype(BF16)
     assert dots(cast, *narrow) == dots(f, *narrow)
     assert [str(each) for each in cast.kept] == [
         "tests/autocast/test_autocast.py:test_own_casts_stay.f: "
-        "x.astype(jnp.float32) @ w.astype(jnp.float32): kept by its own cast"
+        "x.astype(F32) @ w.astype(F32): kept by its own cast"
     ]
 
 
 def test_result_and_precision_that_are_asked_for_stay():
     def f(w, x):
-        wide = jnp.dot(x, w, preferred_element_type=jnp.float32)
+        wide = jnp.dot(x, w, preferred_element_type=F32)
         return wide + jnp.dot(x, w, precision="highest")
 
-    cast = dtypeguard.autocast(f, jnp.bfloat16)
+    cast = dtypeguard.autocast(f, BF16)
     assert dots(cast, _W, _X) == [("bfloat16", "bfloat16", "float32"), _WIDE]
     assert "by the precision that it asks for" in str(*cast.kept)
 
@@ -189,7 +190,7 @@ def test_callbacks_get_what_they_expect():
 
     def f(w, x):
         y = x @ w
-        return jax.pure_callback(host, jax.ShapeDtypeStruct(y.shape, jnp.float32), y) @ w
+        return jax.pure_callback(host, jax.ShapeDtypeStruct(y.shape, F32), y) @ w
 
     cast = dtypeguard.autocast(f, Plan(_BFLOAT16, "all"))
     assert jnp.allclose(cast(_W, _X), f(_W, _X), atol=0.1)
@@ -217,7 +218,7 @@ def test_inner_jit_compiles_once():
         traces.append(1)
         return layer(w, x)
 
-    cast = dtypeguard.autocast(lambda w, x: inner(w, inner(w, x)), jnp.bfloat16)
+    cast = dtypeguard.autocast(lambda w, x: inner(w, inner(w, x)), BF16)
     cast(_W, _X)
     listener = lambda event, *_, **__: compiled.append(event)
     monitoring.register_event_duration_secs_listener(listener)
@@ -233,7 +234,7 @@ def test_no_program_is_kept(transform):
     def called():
         held = 2 * _W
         f = lambda w, x: jnp.sum(jnp.tanh(x @ w) @ held)
-        transform(dtypeguard.autocast(f, jnp.bfloat16))(_W, _X)
+        transform(dtypeguard.autocast(f, BF16))(_W, _X)
         return weakref.ref(f), weakref.ref(held)
 
     kept = called()
@@ -243,15 +244,15 @@ def test_no_program_is_kept(transform):
 
 def test_what_it_closes_over_may_change():
     held = [_W]
-    cast = dtypeguard.autocast(lambda x: x @ held[0], jnp.bfloat16)
+    cast = dtypeguard.autocast(lambda x: x @ held[0], BF16)
     assert jnp.allclose(cast(_X), _X @ _W, atol=0.1)
     held[0] = 2 * _W
     assert jnp.allclose(cast(_X), 2 * _X @ _W, atol=0.1)
 
     def outer(w):
-        return jnp.sum(dtypeguard.autocast(lambda x: x @ w, jnp.bfloat16)(_X))
+        return jnp.sum(dtypeguard.autocast(lambda x: x @ w, BF16)(_X))
 
-    assert jax.grad(outer)(_W).dtype == jnp.float32
+    assert jax.grad(outer)(_W).dtype == F32
 
 
 # Errors
@@ -261,11 +262,11 @@ def test_wrong_arguments(tmp_path):
     with pytest.raises(TypeError, match=r"neither a plan nor a dtype. Write one of them"):
         dtypeguard.autocast(layer)
     with pytest.raises(TypeError, match="a plan and a dtype"):
-        dtypeguard.autocast(layer, "a.plan", dtype=jnp.bfloat16)
+        dtypeguard.autocast(layer, "a.plan", dtype=BF16)
     with pytest.raises(TypeError, match="no narrow floating dtype"):
         dtypeguard.autocast(layer, jnp.int8)
     with pytest.raises(TypeError, match="Give it a function of arrays first"):
-        dtypeguard.autocast(3, jnp.bfloat16)
+        dtypeguard.autocast(3, BF16)
     with pytest.raises(ValueError, match="does not exist"):
         dtypeguard.autocast(layer, str(tmp_path / "no.plan"))
     with pytest.raises(ValueError, match=r"bfloat does not exist.*bfloat16 and float16"):
@@ -275,11 +276,11 @@ def test_wrong_arguments(tmp_path):
 def test_older_release(monkeypatch):
     monkeypatch.setattr("dtypeguard._leaves.compat.HAS_NUMBERS", False)
     with pytest.raises(NotImplementedError, match=r"needs JAX 0.8 .*pip install -U jax"):
-        dtypeguard.autocast(layer, jnp.bfloat16)
+        dtypeguard.autocast(layer, BF16)
 
 
 def test_function_without_products():
-    cast = dtypeguard.autocast(jnp.sin, jnp.bfloat16)
+    cast = dtypeguard.autocast(jnp.sin, BF16)
     with pytest.raises(ValueError, match=r"no product in sin.*default = \"all\""):
         cast(_X)
 
@@ -293,10 +294,10 @@ def test_equinox():
     def loss(model, x):
         return jnp.mean(jax.vmap(model)(x) ** 2)
 
-    cast = dtypeguard.autocast(loss, jnp.bfloat16)
+    cast = dtypeguard.autocast(loss, BF16)
     bare, own = (eqx.filter_jit(eqx.filter_grad(f))(model, _X) for f in (loss, cast))
     assert_close(own, bare, atol=0.05)
-    step = dtypeguard.autocast(lambda model, x: (model, loss(model, x)), jnp.bfloat16)
+    step = dtypeguard.autocast(lambda model, x: (model, loss(model, x)), BF16)
     assert isinstance(step(model, _X)[0], eqx.nn.MLP)
 
 
@@ -316,7 +317,7 @@ def test_nnx_changes_in_place():
         optimizer.update(model, grads)
         return loss
 
-    models, cast = (Net(), Net()), dtypeguard.autocast(step, jnp.bfloat16)
+    models, cast = (Net(), Net()), dtypeguard.autocast(step, BF16)
     own, bare = (nnx.Optimizer(m, optax.sgd(1e-2), wrt=nnx.Param) for m in models)
     with jax.numpy_dtype_promotion("standard"):
         for _ in range(2):
@@ -327,7 +328,7 @@ def test_nnx_changes_in_place():
     assert int(own.step[...]) == 3
     assert_close(*map(nnx.state, models), atol=0.05)
     assert jnp.any(models[0].norm.mean[...] != 0)
-    assert dtypeguard.autocast(models[0], jnp.bfloat16)(_X).dtype == jnp.float32
+    assert dtypeguard.autocast(models[0], BF16)(_X).dtype == F32
 
 
 @pytest.mark.parametrize("default", ["products", "all"])

@@ -8,6 +8,7 @@ from jax import lax
 import dtypeguard
 from dtypeguard import Plan
 from tests.support.dots import dots
+from tests.support.dtypes import BF16, F32
 from tests.support.own_rules import counted, powered
 
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(0.0, 1.0, 32).reshape(4, 8)
@@ -28,7 +29,7 @@ def straight(w, x):
 
 def of_integers(w, x):
     y, counts = jax.vmap(lambda x, n: counted(jnp.tanh, w, x[None], n[None]))(x, _COUNTS)
-    return jnp.sum((y[:, 0] @ w) ** 2 / (1 + counts.astype(jnp.float32)))
+    return jnp.sum((y[:, 0] @ w) ** 2 / (1 + counts.astype(F32)))
 
 
 def in_a_loop(w, x):
@@ -68,10 +69,10 @@ def test_a_straight_through_gradient():
     """Run as its primal, `round` has no gradient: 0 in place of 2."""
     one = jnp.ones((2, 1))
     loss = lambda w: jnp.sum(rounded(one * 2 @ w[None]))
-    cast = dtypeguard.autocast(jax.jit(loss), jnp.bfloat16)
+    cast = dtypeguard.autocast(jax.jit(loss), BF16)
     for gradient in (
         jax.grad(cast),
-        dtypeguard.autocast(jax.grad(loss), jnp.bfloat16),
+        dtypeguard.autocast(jax.grad(loss), BF16),
         jax.jit(jax.grad(lambda w: lax.map(cast, w[None])[0])),
     ):
         assert gradient(jnp.array([1.0, 1.0])).tolist() == [4, 4]
@@ -79,10 +80,10 @@ def test_a_straight_through_gradient():
 
 def test_own_casts_stay_on_both_sides():
     def loss(w, x):
-        return jnp.sum(powered(w.astype(jnp.float32), x.astype(jnp.float32), 2))
+        return jnp.sum(powered(w.astype(F32), x.astype(F32), 2))
 
-    narrow = _W.astype(jnp.bfloat16), _X.astype(jnp.bfloat16)
-    cast = dtypeguard.autocast(loss, jnp.bfloat16)
+    narrow = _W.astype(BF16), _X.astype(BF16)
+    cast = dtypeguard.autocast(loss, BF16)
     for f, g in ((cast, loss), (jax.grad(cast), jax.grad(loss))):
         assert dots(f, *narrow) == dots(g, *narrow)
 
@@ -109,7 +110,7 @@ def test_a_rule_that_gives_no_cotangent():
     product = jax.custom_vjp(lambda w, x: x["x"] @ w)
     product.defvjp(lambda w, x: (x["x"] @ w, x["x"]), lambda x, g: (x.T @ g, {"x": None}))
     loss = lambda w, x: jnp.sum(product(w, x))
-    made = jax.grad(dtypeguard.autocast(loss, jnp.bfloat16), (0, 1))(_W, {"x": _X})
+    made = jax.grad(dtypeguard.autocast(loss, BF16), (0, 1))(_W, {"x": _X})
     assert _is_near(made[0], jax.grad(loss)(_W, {"x": _X}))
     assert not made[1]["x"].any()
 
@@ -125,5 +126,5 @@ def test_a_reference_that_changes_stays_as_written():
 
         return lax.scan(turn, jnp.zeros(4), y)[0] + kept[...]
 
-    found = dtypeguard.autocast(step, jnp.bfloat16)(_W, _X)
+    found = dtypeguard.autocast(step, BF16)(_W, _X)
     assert jnp.allclose(found, step(_W, _X), rtol=0.05)

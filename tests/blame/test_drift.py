@@ -9,11 +9,10 @@ import optax
 import pytest
 
 from dtypeguard import audit
+from tests.support.dtypes import BF16, F32
 from tests.support.one_leaf import counter, one_leaf, struct
 
 pytestmark = pytest.mark.third_party
-
-BF16, F32 = jnp.bfloat16, jnp.float32
 
 
 def add_one(leaf):

@@ -12,11 +12,11 @@ import pytest
 from dtypeguard import audit, explain
 from tests.support import planted, planted_steps
 from tests.support.advice import note_on
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import needs_record
 from tests.support.planted_steps import struct
 
 pytestmark = pytest.mark.third_party
-BF16, F32 = jnp.bfloat16, jnp.float32
 
 
 @pytest.mark.parametrize("name", planted.CASES)

@@ -6,9 +6,9 @@ import pytest
 from jax import lax
 
 from tests.support.advice import raised
+from tests.support.dtypes import BF16, F32
 
 pytestmark = pytest.mark.third_party
-BF16, F32 = jnp.bfloat16, jnp.float32
 HALF = jnp.ones(3, BF16)
 add_half = jax.jit(lambda x: lax.add(x, HALF))
 

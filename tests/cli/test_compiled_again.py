@@ -7,11 +7,10 @@ import sys
 import pytest
 
 from tests.support.advice import short_path
-from tests.support.helpers import child_variables, need
+from tests.support.helpers import IS_RECORDED, child_variables, need
 
 pytestmark = pytest.mark.third_party
 # Then it is known which line made what a function was given.
-IS_RECORDED = sys.version_info >= (3, 12)
 
 # Scripts, each with parts of its list in their order. {mark} is the line that ends with
 # `# mark`; what follows a `|` is there only if values are recorded.

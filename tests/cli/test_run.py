@@ -9,10 +9,9 @@ import sys
 import pytest
 
 from tests.support.advice import short_path
-from tests.support.helpers import SUPPORT, child_variables, needs_record
+from tests.support.helpers import IS_RECORDED, SUPPORT, child_variables, needs_record
 
 SCRIPTS = SUPPORT / "scripts"
-RECORDED = sys.version_info >= (3, 12)  # where lines of values are
 
 pytestmark = pytest.mark.third_party
 
@@ -49,7 +48,7 @@ def test_failing_scripts(run, words):
         for number, line in enumerate(text.splitlines(), 1):
             mark = re.search(rf"# ([^ :]+): {name}$", line)
             # Of a branch, what made a value may stand in another place.
-            if mark and (mark[1] != "operand" or (RECORDED and name in promoted)):
+            if mark and (mark[1] != "operand" or (IS_RECORDED and name in promoted)):
                 assert f"{short_path(str(file))}:{number} " in note, note
 
 

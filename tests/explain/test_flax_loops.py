@@ -11,10 +11,10 @@ import pytest
 
 from dtypeguard import guard_step
 from tests.support.advice import line as line_of, note_on
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import need
 
 pytestmark = pytest.mark.third_party
-BF16, F32 = jnp.bfloat16, jnp.float32
 X = jnp.ones((2, 4), BF16)
 DOUBLE = np.float32(2)
 KEY = jax.random.PRNGKey(0)

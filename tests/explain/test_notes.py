@@ -11,7 +11,7 @@ import inspect
 import itertools
 import re
 import sys
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -22,19 +22,20 @@ from jax import lax
 from jax.experimental import ode
 
 import dtypeguard
-from tests.support.advice import note_on, short_path
-from tests.support.helpers import need
+from tests.support.advice import note_on, of_a_package, short_path
+from tests.support.dtypes import BF16, F32
+from tests.support.helpers import IS_RECORDED, need
 
 pytestmark = pytest.mark.third_party  # standard promotion
-BF16, F32 = jnp.bfloat16, jnp.float32
 HALF, WIDE = jnp.ones(3, BF16), jnp.ones(3)
 SCALE = np.float32(2)
 XS = jnp.ones((4, 3))
 
+_BEGIN = r"^(At \S+ b|B)egin \S.* as \w+"
 KINDS = {
     "wrap": r"^Wrap the optimizer: dtypeguard\.guard\(opt\)",
-    "guard": r"^(At \S+ g|G)uard .*dtypeguard\.guard_step",
-    "begin": r"^(At \S+ b|B)egin \S.* as \w+",
+    "begin": _BEGIN,  # which dtypeguard has tried
+    "begin untried": _BEGIN,
     "cast": r"^(At \S+ c|C)ast \S.* back to \w+: \.astype",
     "keep": r"^At \S+ keep \S+ in \w+: a cast back restores no digits",
     "return": r"^(At \S+ l|L)et \S+ .*return \S",
@@ -45,25 +46,14 @@ KINDS = {
     "": "^  ",
 }
 CHECKED = "Checked: with this change the types agree."
+ROWS: dict[str, tuple[Callable, str]] = {}
 
 
-class Row(NamedTuple):
-    """A program, and what the note on its error is to say."""
-
-    program: Any
-    kind: str
-    is_checked: bool
-
-
-ROWS: dict[str, Row] = {}
-
-
-def noted(kind, checked=True):
+def noted(kind):
     """Registers a program with the kind of its remedy, which it takes if `fixed`."""
 
     def register(program):
-        is_checked = checked and kind in ("begin", "guard")
-        ROWS[program.__name__] = Row(program, kind, is_checked)
+        ROWS[program.__name__] = program, kind
         return program
 
     return register
@@ -114,7 +104,7 @@ def an_average_with_a_computed_decay(fixed):
         decay = jnp.minimum(0.999, (1 + n) / (10 + n))
         return (decay * average + (1 - decay) * x, n + 1), None  # named
 
-    first = jnp.zeros(3, F32 if fixed else BF16), jnp.float32(0)  # first
+    first = jnp.zeros(3, F32 if fixed else BF16), F32(0)  # first
     return lax.scan(body, first, XS)
 
 
@@ -145,14 +135,14 @@ def an_average_that_makes_others_wide(fixed):
 
 @noted("begin")
 def an_average_that_begins_as_the_params(fixed):
-    params, rate = {"w": jnp.ones(3, BF16)}, jnp.float32(0.99)  # first
+    params, rate = {"w": jnp.ones(3, BF16)}, F32(0.99)  # first
 
     def step(carry, x):
         params, average = carry
         mix = lambda a, p: rate * a + (1 - rate) * p  # named
         return (params, jax.tree.map(mix, average, params)), None
 
-    start = jax.tree.map(jnp.float32, params) if fixed else params
+    start = jax.tree.map(F32, params) if fixed else params
     return lax.scan(step, (params, start), jnp.ones(2, BF16))
 
 
@@ -250,7 +240,7 @@ def a_fori_loop_that_narrows(fixed):
     return lax.fori_loop(0, 3, body, jnp.ones(3))
 
 
-@noted("cast", checked=False)
+@noted("cast")
 def a_float_that_is_made_an_int(fixed):
     def body(x):
         return (x.astype(int).astype(F32) if fixed else x.astype(int)) + 1  # first
@@ -258,7 +248,7 @@ def a_float_that_is_made_an_int(fixed):
     return lax.while_loop(lambda x: x[0] < 3, body, jnp.ones(3))
 
 
-@noted("cast", checked=False)
+@noted("cast")
 def a_table_in_64_bits_among_floats_of_32(fixed):
     with jax.enable_x64(True):
         table, start = np.arange(3.0), jnp.ones(3, F32)
@@ -273,7 +263,7 @@ def a_table_in_64_bits_among_floats_of_32(fixed):
 # ... and an optimizer is wrapped ----------------------------------------------------------
 
 
-@noted("wrap", checked=False)
+@noted("wrap")
 def an_optimizer_in_a_scan(fixed):
     opt = dtypeguard.guard(optax.adam(1e-3)) if fixed else optax.adam(1e-3)
     params = {"w": jnp.ones(3, BF16)}
@@ -285,7 +275,7 @@ def an_optimizer_in_a_scan(fixed):
     return lax.scan(step, opt.init(params), None, 3)
 
 
-@noted("wrap", checked=False)
+@noted("wrap")
 def an_optimizer_in_a_branch(fixed):
     opt = dtypeguard.guard(optax.adam(1e-3)) if fixed else optax.adam(1e-3)
     params = {"w": jnp.ones(3, BF16)}
@@ -301,7 +291,7 @@ def an_optimizer_in_a_branch(fixed):
 # Branches ---------------------------------------------------------------------------------
 
 
-@noted("begin", checked=False)
+@noted("begin untried")
 def a_branch_that_widens_what_was_there(fixed):
     x = jnp.ones(3, F32 if fixed else BF16)  # first
     return lax.cond(True, lambda x: x * SCALE, lambda x: x, x)  # named
@@ -384,13 +374,13 @@ def what_is_written_to_a_cache(fixed):
     return lax.dynamic_update_slice(cache, new.astype("bfloat16") if fixed else new, (0,))
 
 
-@noted("begin", checked=False)
+@noted("begin untried")
 def an_index_that_is_a_float(fixed):
-    index = jnp.int32(jnp.float32(3) / 2) if fixed else jnp.float32(3) / 2  # first
+    index = jnp.int32(F32(3) / 2) if fixed else F32(3) / 2  # first
     return jnp.arange(9)[index]
 
 
-@noted("begin", checked=False)
+@noted("begin untried")
 def an_index_that_was_made_whole(fixed):
     def pick(x):
         rows = jnp.floor(x / 2).astype(int) if fixed else jnp.floor(x / 2)  # first
@@ -399,7 +389,7 @@ def an_index_that_was_made_whole(fixed):
     return jax.jit(pick)(WIDE)
 
 
-@noted("begin", checked=False)
+@noted("begin untried")
 def an_index_that_a_mapped_function_is_given(fixed):
     teams = jnp.repeat(jnp.arange(2 if fixed else 2.0), 2)  # first
     return jax.vmap(lambda team: WIDE[team])(teams)
@@ -463,15 +453,15 @@ def an_int_in_jvp(fixed):
     return jax.jvp(lambda x, y: x * y, *numbers)
 
 
-@noted("begin", checked=False)
+@noted("begin untried")
 def a_dtype_that_came_in_with_an_array(fixed):
     start = jnp.zeros(2, F32 if fixed else int)  # first
     return jax.random.normal(jax.random.PRNGKey(0), (3,), start.dtype)
 
 
-@noted("begin", checked=False)
+@noted("begin untried")
 def a_compiled_function_that_is_given_another_type(fixed):
-    step = lambda s: {"n": jnp.float32(1) * s["n"]}
+    step = lambda s: {"n": F32(1) * s["n"]}
     state = {"n": jnp.ones(2, BF16)}
     run = jax.jit(step).lower(state).compile()
     state = {"n": (jnp.ones(2, BF16) if fixed else jnp.ones(2))}  # first
@@ -486,7 +476,7 @@ def a_compiled_function_of_one_array(fixed):
     return run(x)
 
 
-@noted("begin", checked=False)
+@noted("begin untried")
 def a_compiled_function_of_which_two_arguments_differ(fixed):
     step = lambda s, n: {"n": n * s["n"], "m": s["m"]}
     state = {"n": jnp.ones(2, BF16), "m": WIDE[:2]}
@@ -504,19 +494,19 @@ def an_array_that_is_donated_twice(fixed):
     return update(state)
 
 
-@noted("begin", checked=False)
+@noted("begin untried")
 def an_index_of_numpy_that_is_a_float(fixed):
     best = jnp.floor(1.5).astype(int) if fixed else jnp.floor(1.5)  # first
     return np.array(["a", "b"])[best]
 
 
-@noted("begin", checked=False)
+@noted("begin untried")
 def a_sum_of_short_ints(fixed):
     x = jnp.ones(3, jnp.int32 if fixed else jnp.int4)  # first
     return jnp.sum(x)
 
 
-@noted("begin", checked=False)
+@noted("begin untried")
 def the_limits_of_a_float_that_is_an_int(fixed):
     x = jnp.arange(3.0 if fixed else 3)  # first
     return jnp.finfo(x.dtype).eps
@@ -564,49 +554,45 @@ def a_loop_inside_of_a_loop_that_jax_wrote(fixed):
         return ode.odeint(lambda y, t: -y * t, jnp.ones(3, F32), times)  # first
 
 
-@noted("begin", checked=False)
+@noted("begin untried")
 def a_call_in_a_package_of_what_it_has_made_of_a_tree(fixed):
-    names = {"lax": lax}
-    text = "choose = lambda s: lax.select(True, 1 * s['a'], 1 * s['b'])"
-    exec(compile(text, pytest.__file__ + ".py", "exec"), names)
+    package = of_a_package("choose = lambda s: lax.select(True, 1 * s['a'], 1 * s['b'])")
     state = {"a": (jnp.ones(3) if fixed else jnp.ones(3, BF16))}  # first
     state["b"] = jnp.ones(3)
-    return names["choose"](state)
+    return package["choose"](state)
 
 
-@noted("begin", checked=False)
+@noted("begin untried")
 def a_call_in_a_function_that_a_package_compiles(fixed):
-    names = {"jax": jax}
-    text = "@jax.jit\ndef put(x, y): return jax.lax.dynamic_update_slice(x, 1 * y, (0,))"
-    exec(compile(text, pytest.__file__ + ".py", "exec"), names)
+    package = of_a_package(
+        "@jax.jit\ndef put(x, y): return lax.dynamic_update_slice(x, 1 * y, (0,))"
+    )
     cache = jnp.ones(3) if fixed else jnp.ones(3, BF16)  # first
     row = jnp.ones(1)  # named
-    return names["put"](cache, row)
+    return package["put"](cache, row)
 
 
-@noted("begin", checked=False)
+@noted("begin untried")
 def labels_of_optax(fixed):
     labels = jnp.ones(2, int) if fixed else jnp.ones(2)  # first
     return optax.softmax_cross_entropy_with_integer_labels(jnp.ones((2, 3)), labels)
 
 
-@noted("", checked=False)
+@noted("")
 def a_call_in_a_package_that_refuses_what_it_has_made_itself(fixed):
-    names = {"lax": lax}
-    text = "choose = lambda x: x[1 * x]"
-    exec(compile(text, pytest.__file__ + ".py", "exec"), names)
+    package = of_a_package("choose = lambda x: x[1 * x]")
     rewards = jnp.arange(3) if fixed else jnp.ones(3)  # not
-    return names["choose"](rewards)
+    return package["choose"](rewards)
 
 
-@noted("begin", checked=False)
+@noted("begin untried")
 def an_embedding_of_flax(fixed):
     nn = need("flax.linen")
     tokens = jnp.ones(3, int) if fixed else jnp.ones(3)  # first
     return nn.Embed(4, 2).init(jax.random.PRNGKey(0), tokens)
 
 
-@noted("begin", checked=False)
+@noted("begin untried")
 def a_check_of_another_library(fixed):
     def solve(structure, x):
         if structure.dtype != x.dtype:
@@ -617,7 +603,7 @@ def a_check_of_another_library(fixed):
     return solve(operator, b)
 
 
-@noted("begin", checked=False)
+@noted("begin untried")
 def a_check_of_what_another_library_makes_itself(fixed):
     def solve(structure):
         x = jnp.ones(3)
@@ -649,7 +635,7 @@ def a_branch_that_a_package_is_given(fixed):
     return Model().init(jax.random.key(0), HALF)
 
 
-@noted("", checked=False)
+@noted("")
 def a_kind_that_an_assertion_expects(fixed):
     def check(x, kind):
         assert x.dtype == kind, f"input has type {x.dtype} but expected {kind}"
@@ -660,9 +646,9 @@ def a_kind_that_an_assertion_expects(fixed):
 
 @pytest.mark.parametrize("name", ROWS)
 def test_the_lines_and_the_remedy_of_a_note(name):
-    program, kind, is_checked = ROWS[name]
+    program, kind = ROWS[name]
     note = note_on(functools.partial(program, False))
-    if sys.version_info < (3, 12):
+    if not IS_RECORDED:
         return  # nothing is recorded, and a note has the lines of equations alone
     _, *rows = note.splitlines()
     facts = [*itertools.takewhile(lambda x: x.startswith("  "), rows)]
@@ -674,7 +660,7 @@ def test_the_lines_and_the_remedy_of_a_note(name):
     assert not {*marked(program, "not")} & {*lines}, note
     assert re.search(KINDS[kind], (remedies or facts)[0]), note
     assert not re.search(r"  because of .*(  \S+:\d+ .*)\n.*  becomes .*\1", note), note
-    assert (CHECKED in remedies) == is_checked, note
+    assert (CHECKED in remedies) == (kind == "begin"), note
     program(fixed=True)
 
 

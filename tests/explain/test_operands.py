@@ -6,7 +6,6 @@ import itertools
 import operator
 import pathlib
 import re
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +13,8 @@ import pytest
 from jax import lax
 
 from tests.support import planted_operands
-from tests.support.advice import line, note_on, notes, raised
-from tests.support.helpers import set_x64
+from tests.support.advice import line, note_on, notes, of_a_package, raised
+from tests.support.helpers import IS_RECORDED, set_x64
 
 pytestmark = pytest.mark.third_party
 
@@ -47,7 +46,7 @@ def test_the_operand_and_its_lines_are_named(name, mode):
         lines += marked("forced", name) + marked("forced in jit", name)
     facts = itertools.takewhile(lambda x: x.startswith("    "), rows[start + 1 :])
     named = "\n".join(facts)
-    if sys.version_info >= (3, 12):  # before, a note has the lines of equations alone
+    if IS_RECORDED:  # before, a note has the lines of equations alone
         assert all(place in named for place in lines), note
 
 
@@ -85,24 +84,20 @@ def test_errors_about_something_else_pass_untouched(call):
 
 def test_what_a_package_refuses_in_a_function_that_jax_calls():
     text = "def check(x):\n    assert x.dtype == int, f'{x.dtype} is no {int}'\n"
-    file = pathlib.Path(pytest.__file__).with_name("check.py")  # as one of a package
-    exec(compile(text, str(file), "exec"), names := {})
-    note = note_on(lambda: jax.vmap(names["check"])(F32))
+    note = note_on(lambda: jax.vmap(of_a_package(text)["check"])(F32))
     assert re.match(r"  F32  float32\[3\]", note.splitlines()[1]), note
 
 
 def test_a_line_of_a_package_has_the_number_of_a_line_of_the_user():
-    names = {"lax": lax}
-
     def program():
         narrow = jnp.ones(3, jnp.bfloat16)  # narrow
-        return names["choose"](narrow, jnp.ones(3))
+        return package["choose"](narrow, jnp.ones(3))
 
     number = program.__code__.co_firstlineno + 1
     text = "\n" * (number - 1) + "choose = lambda x, y: lax.select(True, x, y)"
-    exec(compile(text, pytest.__file__ + ".py", "exec"), names)
+    package = of_a_package(text)
     note = note_on(program)
-    if sys.version_info >= (3, 12):
+    if IS_RECORDED:
         assert f"\nAt {line(__file__, 'narrow')} begin on_true as float32." in note, note
 
 
@@ -114,7 +109,7 @@ def test_a_float_that_is_computed_is_an_int_as_an_index_alone():
         return F32[place] * (place % 1)  # index
 
     note = note_on(lambda: jax.jit(interpolated)(jnp.ones(3)))
-    if sys.version_info >= (3, 12):
+    if IS_RECORDED:
         assert f"\nAt {line(__file__, 'index')} cast place to int32" in note, note
 
 

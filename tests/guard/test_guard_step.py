@@ -17,7 +17,7 @@ import pytest
 from jax import lax, tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard_step, strong
-from tests.support.dtypes import BF16, F32, I32
+from tests.support.dtypes import BF16, F32, F64, I32
 from tests.support.helpers import (
     assert_same,
     needs_explicit_x64,
@@ -312,7 +312,7 @@ def test_runs_with_x64_off_where_it_fails_with_it_on():
         jax.jit(guarded)(state | {"calls": 1})  # a Python number is no 64-bit input
         # 64-bit input: the error that it has bare.
         with pytest.raises(TypeError, match="same dtypes"):
-            guarded(state | {"y": jnp.ones(2, jnp.float64)})
+            guarded(state | {"y": jnp.ones(2, F64)})
 
 
 @needs_x64_scope
@@ -337,8 +337,8 @@ def test_runs_under_the_callers_flags():
     step = guard_step(lambda c: (c, jnp.sum(jnp.asarray(np.ones(2)))))
     with set_x64(True):
         carry, total = step(jnp.ones(2, F32))
-        assert (carry.dtype, total.dtype) == (F32, jnp.float64)
-        assert step(jnp.ones(2, jnp.float64))[0].dtype == jnp.float64
+        assert (carry.dtype, total.dtype) == (F32, F64)
+        assert step(jnp.ones(2, F64))[0].dtype == F64
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_runs_under_the_callers_flags():
 def test_a_64_bit_leaf_that_x64_off_would_narrow_is_refused(wrap):
     step = wrap(lambda state: state | {"w": state["w"].astype(F32)})
     with set_x64(True):
-        state = {"w": jnp.ones(2, jnp.float64), "n": jnp.ones(2, jnp.int64)}
+        state = {"w": jnp.ones(2, F64), "n": jnp.ones(2, jnp.int64)}
     message = (
         r"state\['w'\]  float64\[2\] -> float32\[2\]  .*within jax\.enable_x64\(True\)"
     )
@@ -366,7 +366,7 @@ def test_a_64_bit_leaf_that_x64_off_would_narrow_is_refused(wrap):
 @needs_explicit_x64
 def test_a_64_bit_leaf_comes_back_where_jax_makes_one():
     with set_x64(True):
-        state = jnp.ones(2, jnp.float64)
+        state = jnp.ones(2, F64)
     with set_explicit_x64("allow"):
         assert_kept(state, guard_step(lambda state: state * jnp.ones(2, F32))(state))
 

@@ -1,11 +1,10 @@
 """Cells of a notebook, in a kernel: reports, lines, notes on errors and progress."""
 
 import re
-import sys
 
 import pytest
 
-from tests.support.helpers import child_variables
+from tests.support.helpers import IS_RECORDED, child_variables
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
@@ -52,7 +51,7 @@ def test_an_error_in_a_cell_has_one_note(outputs, cell):
     text = error_of(outputs[cell])
     assert text.count("dtypeguard: 1 leaf of the carry of scan comes back") == 1
     assert re.search(r"becomes \w+ +Cell In\[2\], line 3 ", text)
-    if sys.version_info >= (3, 12):
+    if IS_RECORDED:
         assert re.search(r"because of \w+ +Cell In\[2\], line 2 ", text)
     assert "guard the body: dtypeguard.guard_step(" in text
     assert "ipykernel_" not in text.partition("dtypeguard:")[2]

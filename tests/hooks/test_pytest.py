@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from tests.support.helpers import child_variables
+from tests.support.helpers import IS_RECORDED, child_variables
 
 # As an installed wheel registers it; where one is installed too, without that.
 PLUGIN = ("-p", "no:dtypeguard", "-p", "dtypeguard._hooks.pytest")
@@ -47,8 +47,7 @@ def project(tmp_path):
 )
 def test_what_fails_over_types_ends_with_the_note(project, options):
     """Lines are recorded where that is asked for, and a note names the option."""
-    can_record = sys.version_info >= (3, 12)
-    is_recorded = can_record and bool(options)
+    is_recorded = IS_RECORDED and bool(options)
     tools = 1 if is_recorded else 0
     code, out = project(
         f"""
@@ -79,7 +78,7 @@ def test_what_fails_over_types_ends_with_the_note(project, options):
     becomes = rf"{forced}^E +becomes \w+ +model.py:6 "
     assert len(re.findall(becomes, out, re.MULTILINE)) == 3
     advice = r"^E +\(pytest --dtypeguard-record records lines, and names more of them\.\)$"
-    has_advice = can_record and not options
+    has_advice = IS_RECORDED and not options
     assert len(re.findall(advice, out, re.MULTILINE)) == 3 * has_advice
     assert "site-packages" not in out  # JAX's frames are hidden
 

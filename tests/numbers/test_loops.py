@@ -9,11 +9,11 @@ from jax import lax
 from dtypeguard import audit_precision
 from dtypeguard._numbers import plans
 from dtypeguard._numbers.run import Probes, run
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import needs_numbers, normal
 from tests.support.plans_run import Planned, assert_same
 
 pytestmark = needs_numbers
-BF16, F32 = jnp.bfloat16, jnp.float32
 X, W = (normal(n, 5 - n, 4) / (n + 1) for n in range(2))
 
 

@@ -13,10 +13,10 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from dtypeguard.testing import check_precision
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import needs_numbers, normal
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
-BF16, F32 = jnp.bfloat16, jnp.float32
 
 
 @pytest.mark.parametrize("size", [2.0**-85, 2.0**126])

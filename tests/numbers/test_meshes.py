@@ -8,8 +8,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from dtypeguard import audit_precision
-
-BF16, F32 = jnp.bfloat16, jnp.float32
+from tests.support.dtypes import BF16, F32
 
 
 def scanned(x, w):

@@ -6,10 +6,10 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit_precision
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import needs_numbers, normal
 
 pytestmark = needs_numbers
-BF16, F32 = jnp.bfloat16, jnp.float32
 X = normal(0, 64, 64, dtype=BF16)
 
 

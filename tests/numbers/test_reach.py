@@ -9,6 +9,7 @@ import pytest
 from jax import lax, tree_util
 
 from dtypeguard import audit_precision
+from tests.support.dtypes import BF16, F16, F32
 from tests.support.helpers import (
     HAS_X64_SCOPE,
     needs_explicit_x64,
@@ -20,7 +21,6 @@ from tests.support.helpers import (
 )
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
-BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 X = jnp.linspace(0.1, 1, 4).astype(BF16)
 SQUARE = normal(0, 5, 5)
 

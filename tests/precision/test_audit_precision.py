@@ -12,10 +12,10 @@ from jax import lax
 import dtypeguard.testing
 from dtypeguard import PrecisionReport, audit_precision
 from dtypeguard.testing import check_precision
+from tests.support.dtypes import BF16, F16, F32
 from tests.support.helpers import needs_numbers
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
-BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 
 
 def average(mean, xs):

@@ -8,10 +8,10 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from dtypeguard.testing import check_precision
+from tests.support.dtypes import F32, U32
 from tests.support.helpers import needs_numbers, set_x64
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
-F32, U32 = jnp.float32, jnp.uint32
 X, KEY = jnp.ones(3), jax.random.key(0)
 ZERO = np.uint32(0)
 

@@ -8,6 +8,7 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit_precision
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import (
     need,
     needs_explicit_x64,
@@ -19,7 +20,6 @@ from tests.support.helpers import (
 )
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
-BF16, F32 = jnp.bfloat16, jnp.float32
 X = normal(0, 4, 4, dtype=BF16)
 
 

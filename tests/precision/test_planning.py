@@ -13,11 +13,11 @@ from dtypeguard._precision.curve import plan_call
 from dtypeguard._precision.planned import ONE_INPUT
 from dtypeguard.testing import check_precision
 from tests.support import clipped
+from tests.support.dtypes import BF16, F16
 from tests.support.helpers import need, needs_numbers, normal
 from tests.support.trained import written
 
 pytestmark = needs_numbers
-BF16, F16 = jnp.bfloat16, jnp.float16
 
 
 def searched(f, args, tolerance, narrow=BF16, **more):

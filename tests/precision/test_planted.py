@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit_precision
+from tests.support.dtypes import BF16, F16, F32
 from tests.support.helpers import marked, needs_numbers, some
 
 pytestmark = [
@@ -17,7 +18,6 @@ pytestmark = [
     # NumPy's warning, as JAX makes a constant infinite while it traces.
     pytest.mark.filterwarnings("ignore:overflow encountered in cast"),
 ]
-BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 
 
 def normal(seed, *shape, dtype=BF16, size=1.0):

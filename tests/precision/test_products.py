@@ -12,6 +12,7 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from tests.support import products
+from tests.support.dtypes import BF16, F64
 from tests.support.helpers import need, needs_numbers, normal, set_x64, some
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
@@ -68,7 +69,7 @@ def chooses(x, w):
 
 def mixed(x, y):
     dimensions = (((1,), (0,)), ((), ()))
-    return lax.dot_general(x.astype(jnp.bfloat16), y, dimensions, None, jnp.float32)
+    return lax.dot_general(x.astype(BF16), y, dimensions, None, jnp.float32)
 
 
 PLACES = {
@@ -120,9 +121,9 @@ def test_what_a_device_makes_a_multiply_and_a_sum(name):
 
 
 LEFT_ALONE = {
-    "bfloat16 operands": lambda x, y: x.astype(jnp.bfloat16) @ y.astype(jnp.bfloat16),
+    "bfloat16 operands": lambda x, y: x.astype(BF16) @ y.astype(jnp.bfloat16),
     "HIGHEST": lambda x, y: jnp.dot(x, y, precision="highest"),
-    "float64": lambda x, y: x.astype(jnp.float64) @ y.astype(jnp.float64),
+    "float64": lambda x, y: x.astype(F64) @ y.astype(jnp.float64),
     "an algorithm": lambda x, y: jnp.dot(x, y, precision="TF32_TF32_F32"),
 }
 

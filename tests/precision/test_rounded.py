@@ -10,10 +10,10 @@ from jax import lax, nn
 
 import dtypeguard
 from dtypeguard import Policy, audit_precision
+from tests.support.dtypes import BF16, F16, F32
 from tests.support.helpers import needs_numbers
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
-BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 PARAMS = {"w": jnp.linspace(0.5, 1, 8, dtype=F32).astype(BF16)}
 GRADS = {"w": jnp.linspace(-1, 1, 8, dtype=F32).astype(BF16)}
 X = jnp.linspace(0.5, 1, 8, dtype=F32).astype(BF16)

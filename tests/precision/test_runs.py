@@ -10,11 +10,11 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from tests.support import helpers
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import needs_numbers
 from tests.support.references import cast
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
-BF16, F32 = jnp.bfloat16, jnp.float32
 
 
 normal = functools.partial(helpers.normal, dtype=BF16)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from dtypeguard import audit_precision
+from tests.support.dtypes import BF16, F16, F32
 from tests.support.helpers import needs_numbers, normal
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
-BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 KEY = jax.random.key(0)
 X, W = normal(0, 64, 8), normal(1, 8)
 NARROW = X[:9, 0].astype(BF16)

@@ -10,10 +10,10 @@ import pytest
 from jax import lax
 
 from dtypeguard import apply_updates, audit_precision
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import needs_numbers, normal
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
-BF16, F32 = jnp.bfloat16, jnp.float32
 OPT = optax.adam(1e-4)
 A, X = (normal(n, 16, 16, dtype=BF16) for n in range(2))
 PARAMS = {"a": A / 4, "b": X[0]}

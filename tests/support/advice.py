@@ -4,6 +4,9 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import pytest
+
 import dtypeguard
 from dtypeguard._source.files import short_path as short_path
 
@@ -36,3 +39,10 @@ def line(file: str, mark: str) -> str:
     lines = pathlib.Path(file).read_text().splitlines()
     (number,) = [n for n, text in enumerate(lines, 1) if text.endswith(f"# {mark}")]
     return f"{pathlib.Path(file).relative_to(pathlib.Path.cwd())}:{number}"
+
+
+def of_a_package(source: str) -> dict[str, Any]:
+    """What a file beside pytest defines, which is a package to the notes."""
+    names = {"jax": jax, "lax": jax.lax}
+    exec(compile(source, f"{pytest.__file__}.py", "exec"), names)
+    return names

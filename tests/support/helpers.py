@@ -51,7 +51,8 @@ def in_optax(name: str) -> bool:
 
 
 # The lines that make arrays are recorded from Python 3.12 on.
-needs_record = pytest.mark.skipif(sys.version_info < (3, 12), reason="needs sys.monitoring")
+IS_RECORDED = sys.version_info >= (3, 12)
+needs_record = pytest.mark.skipif(not IS_RECORDED, reason="needs sys.monitoring")
 
 
 def need(name: str) -> Any:

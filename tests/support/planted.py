@@ -7,7 +7,6 @@
 import contextlib
 import pathlib
 import re
-import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -18,11 +17,12 @@ from jax import lax
 
 from dtypeguard import explain
 from tests.support import planted_helper
+from tests.support.dtypes import BF16, F32
+from tests.support.helpers import IS_RECORDED
 
 RECORDED = contextlib.ExitStack()  # until the end of this file
 RECORDED.enter_context(explain())
 
-BF16, F32 = jnp.bfloat16, jnp.float32
 GLOBAL_RATE = np.float32(0.1)  # operand: parameter_of_the_factory
 
 
@@ -215,7 +215,7 @@ def assert_told(drift: Any, case: Any, name: str, file: str = __file__) -> None:
     assert (drift.before, drift.after) == (case.before, case.after)
     assert drift.kind == ("weak_type" if "weak" in case.before + case.after else "dtype")
     for word, found in (("promotion", drift.origin), ("operand", drift.cause)):
-        if (word == "operand" or found is None) and sys.version_info < (3, 12):
+        if (word == "operand" or found is None) and not IS_RECORDED:
             continue  # nothing is recorded there: of constants the user is named
         where = found and (found.file, found.line)
         assert where == marked(name, word, file), (word, str(found))

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tests.support.dtypes import BF16, F32, I32
 from tests.support.helpers import need
 
-BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 MEAN = np.zeros(3, np.float64)  # forced: numpy_in_64_bits
 
 

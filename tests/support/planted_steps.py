@@ -13,11 +13,10 @@ import optax
 
 from dtypeguard import explain
 from tests.support import planted
+from tests.support.dtypes import BF16, F32, I32
 
 RECORDED = contextlib.ExitStack()  # until the end of this file
 RECORDED.enter_context(explain())
-
-BF16, F32 = jnp.bfloat16, jnp.float32
 
 
 class Case(NamedTuple):
@@ -79,7 +78,7 @@ def average_of_the_weights(state, x):
     return Train(params, ema), 0.0
 
 
-@drift("carry[3]", "int32", "float32", ({"w": struct(BF16)}, (), 0.5, number(jnp.int32)))
+@drift("carry[3]", "int32", "float32", ({"w": struct(BF16)}, (), 0.5, number(I32)))
 def counter_that_becomes_a_float(carry):
     params, opt_state, rate, n = carry
     n = n + 1.0  # promotion: counter_that_becomes_a_float
@@ -106,7 +105,7 @@ class Dense(eqx.Module):
         return Dense(weight, self.calls + 1), x
 
 
-@drift("module.weight", "bfloat16", "float32", Dense(struct(BF16), number(jnp.int32)), 1.0)
+@drift("module.weight", "bfloat16", "float32", Dense(struct(BF16), number(I32)), 1.0)
 def method_of_a_module(module, x):
     return module(x)
 
@@ -126,7 +125,7 @@ class Environment:
 
 
 ENVIRONMENT = Environment(np.float32(0.05))
-ARGS = struct(jnp.uint32, 2), (struct(BF16), number(jnp.int32)), struct(BF16)
+ARGS = struct(jnp.uint32, 2), (struct(BF16), number(I32)), struct(BF16)
 PLACES = {"carry": 1, "returned": 1}
 drift("state[0]", "bfloat16", "float32", *ARGS, **PLACES)(
     ENVIRONMENT.method_of_an_environment
@@ -150,7 +149,7 @@ def _closing_over():
 drift("x", "bfloat16", "float32", struct(BF16))(_closing_over())
 
 
-@drift("count", "int32", "int64", number(jnp.int32), struct(F32), x64=True)
+@drift("count", "int32", "int64", number(I32), struct(F32), x64=True)
 def x64_argmax(count, x):
     best = jnp.argmax(x)  # operand: x64_argmax
     return count + best  # promotion: x64_argmax
@@ -169,7 +168,7 @@ def time_that_becomes_weak(state):
     return x, time
 
 
-@drift("x", "bfloat16", "float32", struct(BF16), number(jnp.int32))
+@drift("x", "bfloat16", "float32", struct(BF16), number(I32))
 def weak_beside_ones(x, n):
     rate = 1 / (n + 1.0)
     return x - rate * jnp.ones(3)  # promotion: weak_beside_ones # operand: weak_beside_ones

@@ -15,8 +15,8 @@ import numpy as np
 from dtypeguard._leaves.compat import set_x64
 from dtypeguard._numbers.subject import Subject, formats_of
 from dtypeguard._reference.comparison import comparison
+from tests.support.dtypes import BF16, F32, F64
 
-BF16, F32, F64 = jnp.bfloat16, jnp.float32, jnp.float64
 WIDTH, LENGTH, CLASSES = 32, 48, 24
 
 

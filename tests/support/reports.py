@@ -21,6 +21,7 @@ import optax.contrib
 from jax import lax, tree_util
 
 import dtypeguard
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import in_optax, set_x64
 
 MISSING, RAISES, WRONG, PASSES = "missing", "raises", "wrong", "passes"
@@ -54,15 +55,15 @@ def prodigy_under_x64(opt):
 
         return lax.scan(step, (params, opt.init(params)), None, length=400)[0][0]
 
-    params = train(start(jnp.float32))
-    assert params["w"].dtype == jnp.float32
+    params = train(start(F32))
+    assert params["w"].dtype == F32
     np.testing.assert_allclose(params["w"], GOAL, atol=1e-2)
 
 
 def schedule_free_in_multi_steps(opt):
     """bfloat16 params, four mini-steps to a step; by hand in float32 the truth."""
     noise = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32) / 4
-    params = start(jnp.bfloat16)
+    params = start(BF16)
     state = opt.init(params)
 
     @jax.jit
@@ -71,11 +72,11 @@ def schedule_free_in_multi_steps(opt):
         updates, state = opt.update(grads, state, params)
         return apply(params, updates), state
 
-    for row in jnp.asarray(noise, jnp.bfloat16):
+    for row in jnp.asarray(noise, BF16):
         params, state = step(params, state, row)
-    assert params["w"].dtype == jnp.bfloat16
+    assert params["w"].dtype == BF16
 
-    inner, truth = schedule_free(), start(jnp.float32)
+    inner, truth = schedule_free(), start(F32)
     state = inner.init(truth)
     for rows in noise.reshape(10, 4, 4):
         grads = {"w": jax.grad(distance)(truth)["w"] + rows.mean(axis=0)}
@@ -98,10 +99,10 @@ def lbfgs_in_equinox_scan(opt):
     @jax.jit
     def train(params):
         carry = params, opt.init(params)
-        return eqxi.scan(step, carry, jnp.zeros(60, jnp.float32), kind="lax")[0][0]
+        return eqxi.scan(step, carry, jnp.zeros(60, F32), kind="lax")[0][0]
 
-    params = train(start(jnp.float32))
-    assert params["w"].dtype == jnp.float32
+    params = train(start(F32))
+    assert params["w"].dtype == F32
     np.testing.assert_allclose(params["w"], GOAL, atol=1e-3)
 
 
@@ -111,7 +112,7 @@ def decay(count):
 
 def fromage_with_schedule(opt):
     """A learning rate that falls; equation (3) of arXiv 2002.03432 in float64 the truth."""
-    params = start(jnp.float32)
+    params = start(F32)
     state = opt.init(params)
     truth = START.copy()
     for count in range(20):
@@ -125,11 +126,11 @@ def fromage_with_schedule(opt):
 
 def zero_nans_in_multi_steps(opt):
     """One NaN among the gradients of two mini-steps; by hand the truth."""
-    params = start(jnp.float32)
+    params = start(F32)
     step = jax.jit(opt.update)
     state = opt.init(params)
     for grads in ([1.0, np.nan, 3.0, 4.0], [3.0, 1.0, 1.0, 0.0]):
-        updates, state = step({"w": jnp.asarray(grads, jnp.float32)}, state, params)
+        updates, state = step({"w": jnp.asarray(grads, F32)}, state, params)
         params = apply(params, updates)
     truth = START - 0.5 * np.array([2.0, 0.0, 2.0, 2.0])
     np.testing.assert_allclose(params["w"], truth, rtol=1e-6)

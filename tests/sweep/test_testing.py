@@ -9,6 +9,7 @@ from jax import lax
 
 from dtypeguard import Policy, audit, guard
 from dtypeguard.testing import check_contract, parametrize_with_checks
+from tests.support.dtypes import BF16, F32, F64
 from tests.support.helpers import HAS_X64_SCOPE, needs_x64_scope, set_x64
 from tests.support.optimizer_sweep.catalog import by_id
 
@@ -23,7 +24,7 @@ pytestmark = [
 def test_guarded_optimizers_pass(name):
     """`test_contract.py` and the sweep of .ci/run keep what matters most for all."""
     entry = by_id()[f"optax.{name}"]
-    params, updates, _ = entry.inputs((jnp.bfloat16, jnp.float32), jnp.float32)
+    params, updates, _ = entry.inputs((BF16, F32), F32)
     make, configurations = lambda: guard(entry.build()), ["bf16/f32", "mixed"]
     check_contract(make, params, updates=updates, configurations=configurations)
 
@@ -55,8 +56,8 @@ def _size_by_value(params):
 
 
 def _in_float64(leaf):
-    wide = leaf.astype(jax.dtypes.canonicalize_dtype(jnp.float64))
-    return (wide * 2).astype(jnp.float32)
+    wide = leaf.astype(jax.dtypes.canonicalize_dtype(F64))
+    return (wide * 2).astype(F32)
 
 
 def _on_arrays_only(updates, params):
@@ -143,14 +144,14 @@ def test_an_error_of_the_guard_takes_one_line():
 
 ASKED = [
     Policy(
-        compute_dtype=jnp.float32,  # of bfloat16.md
-        state_dtype=jnp.bfloat16,
-        updates_dtype=jnp.float32,
+        compute_dtype=F32,  # of bfloat16.md
+        state_dtype=BF16,
+        updates_dtype=F32,
         rounding="stochastic",
     ),
     Policy(state_dtype="params", updates_dtype="grads"),  # which refuses float16
-    Policy(compute_dtype=jnp.float64, updates_dtype=jnp.float64),  # which needs x64
-    Policy(state_dtype={"*": jnp.float64}),
+    Policy(compute_dtype=F64, updates_dtype=F64),  # which needs x64
+    Policy(state_dtype={"*": F64}),
 ]
 
 
@@ -159,7 +160,7 @@ ASKED = [
 def test_what_a_policy_asks_for_breaks_no_rule(policy):
     opt = guard(optax.adam(1e-3), policy=policy)
     check_contract(opt, configurations=["bf16", "f16", "bf16/f32"])
-    params = {"w": jax.ShapeDtypeStruct((3,), jnp.bfloat16)}
+    params = {"w": jax.ShapeDtypeStruct((3,), BF16)}
     report = audit(opt, params, x64=True)
     assert str(report) == "audit: no leaf changed its type in one update."
     assert not report.wide_operations
@@ -189,10 +190,10 @@ def test_params_and_extra_args_of_the_callers(how):
 
     seen = []
     opt = optax.GradientTransformationExtraArgs(lambda p: optax.EmptyState(), update)
-    params = {"a": jax.ShapeDtypeStruct((2, 5), jnp.float32), "n": jnp.ones((), jnp.int32)}
+    params = {"a": jax.ShapeDtypeStruct((2, 5), F32), "n": jnp.ones((), jnp.int32)}
     check_contract(opt, params, extra_args={"reduce": how}, configurations="bf16/f32")
     wide = dtypes(params)
-    assert all(x == (how, wide | {"a": jnp.bfloat16}, wide) for x in seen)
+    assert all(x == (how, wide | {"a": BF16}, wide) for x in seen)
 
 
 def test_a_chain_of_which_a_part_takes_value_alone_is_given_that():

@@ -11,9 +11,9 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit, explain
+from tests.support.dtypes import BF16
 
 pytestmark = pytest.mark.third_party
-BF16, F32 = jnp.bfloat16, jnp.float32
 
 
 def with_rule(backward):

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from jax import lax, monitoring
 
-import dtypeguard
-from dtypeguard import Plan
+from dtypeguard import Plan, autocast
 from tests.support.dots import dots, equations
 from tests.support.dtypes import BF16, F32
 from tests.support.helpers import assert_close, need
@@ -37,7 +36,7 @@ _WIDE = ("float32",) * 3
 
 def test_signature_and_attributes():
     class Model:
-        @dtypeguard.autocast(dtype=BF16)
+        @autocast(dtype=BF16)
         def __call__(self, w, x, *, scale: float = 1.0):
             """Documented."""
             return x @ w * scale
@@ -51,12 +50,12 @@ def test_signature_and_attributes():
 
 def test_above_a_static_or_class_method():
     class Model:
-        @dtypeguard.autocast(dtype=BF16)
+        @autocast(dtype=BF16)
         @staticmethod
         def layer(w, x):
             return x @ w
 
-        @dtypeguard.autocast(dtype=BF16)
+        @autocast(dtype=BF16)
         @classmethod
         def layer_of_class(cls, w, x):
             return cls.layer(w, x)
@@ -69,15 +68,15 @@ def test_above_a_static_or_class_method():
 def test_plan_by_path_and_name(tmp_path):
     Plan(BF16).save(tmp_path / "a.plan")
     for plan in (tmp_path / "a.plan", str(tmp_path / "a.plan"), "bfloat16", _BFLOAT16):
-        assert dots(dtypeguard.autocast(layer, plan), _W, _X) == [_NARROW]
+        assert dots(autocast(layer, plan), _W, _X) == [_NARROW]
 
 
 def test_weights_have_gradients_added_up_in_float32():
     of_weight = ("bfloat16", "bfloat16", "float32")
-    gradient = jax.grad(dtypeguard.autocast(loss, _ALL), (0, 1))
+    gradient = jax.grad(autocast(loss, _ALL), (0, 1))
     # Forward twice; then for weights twice, for the layer before, for the argument.
     assert sorted(dots(gradient, _W, _X)) == [*[_NARROW] * 3, *[of_weight] * 3]
-    of_gradient = dtypeguard.autocast(jax.grad(loss, (0, 1)), _ALL)
+    of_gradient = autocast(jax.grad(loss, (0, 1)), _ALL)
     assert sorted(dots(of_gradient, _W, _X)) == [*[_NARROW] * 2, *[of_weight] * 4]
 
 
@@ -93,7 +92,7 @@ def test_cotangents_are_added_up_in_float32():
         return jnp.sum((y @ w) * (y @ w.T))
 
     for f in (shared, twice):
-        gradient = jax.grad(dtypeguard.autocast(f, _ALL))
+        gradient = jax.grad(autocast(f, _ALL))
         eqns = [*equations(jax.make_jaxpr(gradient)(_W, _X))]
         made = [e.outvars[0].aval for e in eqns if e.primitive.name in ("add", "add_any")]
         added = [x.dtype for x in made if x.shape == _W.shape or f is twice]
@@ -115,7 +114,7 @@ _TRANSFORMS = {
 @pytest.mark.parametrize("default", ["products", "all"])
 @pytest.mark.parametrize("transform", _TRANSFORMS.values(), ids=_TRANSFORMS)
 def test_under_transformations(default, transform):
-    cast = dtypeguard.autocast(loss, Plan(_BFLOAT16, default))
+    cast = autocast(loss, Plan(_BFLOAT16, default))
     own = transform(cast)(_W, _X[:, None])
     bare = jax.jit(transform(loss))(_W, _X[:, None])
     assert own.dtype == bare.dtype
@@ -127,7 +126,7 @@ def test_body_of_a_scan_keeps_its_types():
         w, count = carry
         return (w - 0.1 * jax.grad(loss)(w, x), count + 1), loss(w, x)
 
-    cast = dtypeguard.autocast(step, BF16)
+    cast = autocast(step, BF16)
     (w, count), losses = lax.scan(cast, (_W, 0), jnp.stack([_X] * 3))
     assert (w.dtype, count.dtype, losses.dtype) == ("float32", "int32", "float32")
 
@@ -139,7 +138,7 @@ def test_results_that_are_no_arrays_of_jax_stay_as_they_are():
         numbers = np.arange(3), np.float64(1 / 3), {"a": np.ones(2), "b": np.bool_(1)}
         return y, jnp.asarray(2.0) * 1, numbers, 3, "name", None
 
-    bare, own = f(_W, 2.0, True), dtypeguard.autocast(f, BF16)(_W, 2.0, True)
+    bare, own = f(_W, 2.0, True), autocast(f, BF16)(_W, 2.0, True)
     assert own[3:] == bare[3:]
     assert [x.weak_type for x in own[:2]] == [x.weak_type for x in bare[:2]]
     for a, b in zip(*map(jax.tree.leaves, (own[2], bare[2]))):
@@ -155,7 +154,7 @@ def test_own_casts_stay():
         wide = x.astype(F32) @ w.astype(F32)
         return wide + jnp.dot(x, x.T, preferred_element_type=F32)[:, :1]
 
-    cast = dtypeguard.autocast(f, Plan(_BFLOAT16, "all"))
+    cast = autocast(f, _ALL)
     narrow = _W.astype(BF16), _X.astype(BF16)
     assert dots(cast, *narrow) == dots(f, *narrow)
     assert [str(each) for each in cast.kept] == [
@@ -169,7 +168,7 @@ def test_result_and_precision_that_are_asked_for_stay():
         wide = jnp.dot(x, w, preferred_element_type=F32)
         return wide + jnp.dot(x, w, precision="highest")
 
-    cast = dtypeguard.autocast(f, BF16)
+    cast = autocast(f, BF16)
     assert dots(cast, _W, _X) == [("bfloat16", "bfloat16", "float32"), _WIDE]
     assert "by the precision that it asks for" in str(*cast.kept)
 
@@ -179,7 +178,7 @@ def test_draws_and_integers_stay():
         draws = jax.random.uniform(key, (3,)), jax.random.split(key)[0]
         return *draws, (x @ x.T)[0].argmax()
 
-    own, bare = (each(jax.random.key(0), _X) for each in (dtypeguard.autocast(f, _ALL), f))
+    own, bare = (each(jax.random.key(0), _X) for each in (autocast(f, _ALL), f))
     assert all(jnp.all(x == y) for x, y in zip(own, bare))
 
 
@@ -192,7 +191,7 @@ def test_callbacks_get_what_they_expect():
         y = x @ w
         return jax.pure_callback(host, jax.ShapeDtypeStruct(y.shape, F32), y) @ w
 
-    cast = dtypeguard.autocast(f, Plan(_BFLOAT16, "all"))
+    cast = autocast(f, _ALL)
     assert jnp.allclose(cast(_W, _X), f(_W, _X), atol=0.1)
 
 
@@ -201,10 +200,10 @@ def test_callbacks_get_what_they_expect():
 
 def test_functions_with_their_dtypes():
     outer = lambda w, x: layer(w, x) @ w
-    cast = dtypeguard.autocast(outer, {"test_autocast.py:layer": "float32"})
+    cast = autocast(outer, {"test_autocast.py:layer": "float32"})
     assert dots(cast, _W, _X) == [_WIDE, _NARROW]
     with pytest.raises(ValueError, match=r"plan has .* = 'int8'. Write one of float32"):
-        dtypeguard.autocast(outer, {"test_autocast.py:layer": "int8"})
+        autocast(outer, {"test_autocast.py:layer": "int8"})
 
 
 # Traces and compilations
@@ -218,7 +217,7 @@ def test_inner_jit_compiles_once():
         traces.append(1)
         return layer(w, x)
 
-    cast = dtypeguard.autocast(lambda w, x: inner(w, inner(w, x)), BF16)
+    cast = autocast(lambda w, x: inner(w, inner(w, x)), BF16)
     cast(_W, _X)
     listener = lambda event, *_, **__: compiled.append(event)
     monitoring.register_event_duration_secs_listener(listener)
@@ -234,7 +233,7 @@ def test_no_program_is_kept(transform):
     def called():
         held = 2 * _W
         f = lambda w, x: jnp.sum(jnp.tanh(x @ w) @ held)
-        transform(dtypeguard.autocast(f, BF16))(_W, _X)
+        transform(autocast(f, BF16))(_W, _X)
         return weakref.ref(f), weakref.ref(held)
 
     kept = called()
@@ -244,13 +243,13 @@ def test_no_program_is_kept(transform):
 
 def test_what_it_closes_over_may_change():
     held = [_W]
-    cast = dtypeguard.autocast(lambda x: x @ held[0], BF16)
+    cast = autocast(lambda x: x @ held[0], BF16)
     assert jnp.allclose(cast(_X), _X @ _W, atol=0.1)
     held[0] = 2 * _W
     assert jnp.allclose(cast(_X), 2 * _X @ _W, atol=0.1)
 
     def outer(w):
-        return jnp.sum(dtypeguard.autocast(lambda x: x @ w, BF16)(_X))
+        return jnp.sum(autocast(lambda x: x @ w, BF16)(_X))
 
     assert jax.grad(outer)(_W).dtype == F32
 
@@ -260,27 +259,27 @@ def test_what_it_closes_over_may_change():
 
 def test_wrong_arguments(tmp_path):
     with pytest.raises(TypeError, match=r"neither a plan nor a dtype. Write one of them"):
-        dtypeguard.autocast(layer)
+        autocast(layer)
     with pytest.raises(TypeError, match="a plan and a dtype"):
-        dtypeguard.autocast(layer, "a.plan", dtype=BF16)
+        autocast(layer, "a.plan", dtype=BF16)
     with pytest.raises(TypeError, match="no narrow floating dtype"):
-        dtypeguard.autocast(layer, jnp.int8)
+        autocast(layer, jnp.int8)
     with pytest.raises(TypeError, match="Give it a function of arrays first"):
-        dtypeguard.autocast(3, BF16)
+        autocast(3, BF16)
     with pytest.raises(ValueError, match="does not exist"):
-        dtypeguard.autocast(layer, str(tmp_path / "no.plan"))
+        autocast(layer, str(tmp_path / "no.plan"))
     with pytest.raises(ValueError, match=r"bfloat does not exist.*bfloat16 and float16"):
-        dtypeguard.autocast(layer, "bfloat")
+        autocast(layer, "bfloat")
 
 
 def test_older_release(monkeypatch):
     monkeypatch.setattr("dtypeguard._leaves.compat.HAS_NUMBERS", False)
     with pytest.raises(NotImplementedError, match=r"needs JAX 0.8 .*pip install -U jax"):
-        dtypeguard.autocast(layer, BF16)
+        autocast(layer, BF16)
 
 
 def test_function_without_products():
-    cast = dtypeguard.autocast(jnp.sin, BF16)
+    cast = autocast(jnp.sin, BF16)
     with pytest.raises(ValueError, match=r"no product in sin.*default = \"all\""):
         cast(_X)
 
@@ -294,10 +293,10 @@ def test_equinox():
     def loss(model, x):
         return jnp.mean(jax.vmap(model)(x) ** 2)
 
-    cast = dtypeguard.autocast(loss, BF16)
+    cast = autocast(loss, BF16)
     bare, own = (eqx.filter_jit(eqx.filter_grad(f))(model, _X) for f in (loss, cast))
     assert_close(own, bare, atol=0.05)
-    step = dtypeguard.autocast(lambda model, x: (model, loss(model, x)), BF16)
+    step = autocast(lambda model, x: (model, loss(model, x)), BF16)
     assert isinstance(step(model, _X)[0], eqx.nn.MLP)
 
 
@@ -317,7 +316,7 @@ def test_nnx_changes_in_place():
         optimizer.update(model, grads)
         return loss
 
-    models, cast = (Net(), Net()), dtypeguard.autocast(step, BF16)
+    models, cast = (Net(), Net()), autocast(step, BF16)
     own, bare = (nnx.Optimizer(m, optax.sgd(1e-2), wrt=nnx.Param) for m in models)
     with jax.numpy_dtype_promotion("standard"):
         for _ in range(2):
@@ -328,14 +327,14 @@ def test_nnx_changes_in_place():
     assert int(own.step[...]) == 3
     assert_close(*map(nnx.state, models), atol=0.05)
     assert jnp.any(models[0].norm.mean[...] != 0)
-    assert dtypeguard.autocast(models[0], BF16)(_X).dtype == F32
+    assert autocast(models[0], BF16)(_X).dtype == F32
 
 
 @pytest.mark.parametrize("default", ["products", "all"])
 def test_an_export_for_any_batch_size(default):
     export = pytest.importorskip("jax.export")  # since JAX 0.4.30
     normed = lambda w, x: jnp.sum(jax.nn.softmax(x @ w)[:, 0])
-    cast = dtypeguard.autocast(jax.grad(normed, argnums=1), Plan(_BFLOAT16, default))
+    cast = autocast(jax.grad(normed, argnums=1), Plan(_BFLOAT16, default))
     shape = export.symbolic_shape("b, 8")
     exported = export.export(jax.jit(cast))(_W, jax.ShapeDtypeStruct(shape, _X.dtype))
     assert jnp.allclose(exported.call(_W, _X), cast(_W, _X), atol=1e-3)

@@ -6,8 +6,7 @@ import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-import dtypeguard
-from dtypeguard import Plan
+from dtypeguard import Plan, autocast
 from dtypeguard._program.jaxprs import jaxprs_in, open_jaxpr
 from dtypeguard._tracebacks.written import Written
 from tests.support import clipped
@@ -37,8 +36,8 @@ def _rematted(w, x):
 def test_what_a_policy_saves_is_rounded_to_its_own_bits():
     loss = lambda w, x: jnp.sum(_rematted(w, x))
     for gradient in (
-        jax.grad(dtypeguard.autocast(loss, _ALL)),
-        dtypeguard.autocast(jax.grad(loss), _ALL),
+        jax.grad(autocast(loss, _ALL)),
+        autocast(jax.grad(loss), _ALL),
     ):
         eqn, *_ = _first(gradient, "reduce_precision", _W, _X)
         assert eqn.invars[0].aval.dtype == jnp.bfloat16
@@ -50,11 +49,11 @@ def test_what_a_loop_carries_is_narrow_between_products():
         layer = lambda x, _: (x + jax.nn.gelu(x @ w) @ w, None)
         return lax.scan(layer, x, None, length=3)[0] @ w
 
-    eqn, *_ = _first(dtypeguard.autocast(f, _ALL), "scan", _W, _X)
+    eqn, *_ = _first(autocast(f, _ALL), "scan", _W, _X)
     assert [str(v.aval.dtype) for v in eqn.outvars] == ["bfloat16"]
     # The weight that the turns share is not: its cotangents are added up.
     assert "float32" in [str(v.aval.dtype) for v in eqn.invars]
-    eqn, *_ = _first(dtypeguard.autocast(f, jnp.bfloat16), "scan", _W, _X)
+    eqn, *_ = _first(autocast(f, jnp.bfloat16), "scan", _W, _X)
     assert [str(v.aval.dtype) for v in eqn.outvars] == ["float32"]
 
 
@@ -67,7 +66,7 @@ def test_jit_keeps_its_name_and_what_it_donates():
         return w - 0.1 * x.T @ forward(w, x)
 
     step = jax.jit(update, donate_argnums=0)
-    cast = dtypeguard.autocast(step, jnp.bfloat16)
+    cast = autocast(step, jnp.bfloat16)
     eqn, *_ = _first(cast, "jit", _W, _X)
     assert eqn.params["name"] == "update"
     assert eqn.params["donated_invars"] == (True, False)
@@ -82,7 +81,7 @@ def test_scopes_and_lines():
         with jax.named_scope("outer"):
             return jax.jit(lambda x: jnp.tanh(x @ w))(x)
 
-    for function in (f, dtypeguard.autocast(f, _ALL)):
+    for function in (f, autocast(f, _ALL)):
         stack = _first(function, "dot_general", _W, _X)
         assert Written(stack).scope == ("outer",)
         assert Written(stack).origin.code == "return jax.jit(lambda x: jnp.tanh(x @ w))(x)"
@@ -93,8 +92,8 @@ def test_xla_leaves_out_no_rounding_on_one_side_of_a_choice():
     args = clipped.inputs()
     gradient = jax.grad(clipped.clipped)
     for cast in (
-        dtypeguard.autocast(gradient, _ALL),
-        jax.grad(dtypeguard.autocast(clipped.clipped, _ALL)),
+        autocast(gradient, _ALL),
+        jax.grad(autocast(clipped.clipped, _ALL)),
     ):
         for a, b in zip(jax.jit(cast)(*args), gradient(*args)):
             assert jnp.linalg.norm(a - b) < 0.03 * jnp.linalg.norm(b)

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-import dtypeguard
-from dtypeguard import Plan
+from dtypeguard import Plan, autocast
 from tests.support.dots import dots
 from tests.support.dtypes import BF16, F32
 from tests.support.own_rules import counted, powered
@@ -54,9 +53,9 @@ def _is_near(own, bare):
 @pytest.mark.parametrize("loss", _LOSSES)
 def test_both_sides_are_narrow(loss, default):
     plan = Plan("bfloat16", default)
-    cast = dtypeguard.autocast(loss, plan)
+    cast = autocast(loss, plan)
     of_cast, bare = (jax.grad(f, (0, 1)) for f in (cast, loss))
-    cast_gradient = dtypeguard.autocast(bare, plan)
+    cast_gradient = autocast(bare, plan)
     for each in (cast, of_cast, cast_gradient):
         assert {x for dot in dots(each, _W, _X) for x in dot[:2]} == {"bfloat16"}
     assert _is_near(cast(_W, _X), jax.jit(loss)(_W, _X))
@@ -69,10 +68,10 @@ def test_a_straight_through_gradient():
     """Run as its primal, `round` has no gradient: 0 in place of 2."""
     one = jnp.ones((2, 1))
     loss = lambda w: jnp.sum(rounded(one * 2 @ w[None]))
-    cast = dtypeguard.autocast(jax.jit(loss), BF16)
+    cast = autocast(jax.jit(loss), BF16)
     for gradient in (
         jax.grad(cast),
-        dtypeguard.autocast(jax.grad(loss), BF16),
+        autocast(jax.grad(loss), BF16),
         jax.jit(jax.grad(lambda w: lax.map(cast, w[None])[0])),
     ):
         assert gradient(jnp.array([1.0, 1.0])).tolist() == [4, 4]
@@ -83,7 +82,7 @@ def test_own_casts_stay_on_both_sides():
         return jnp.sum(powered(w.astype(F32), x.astype(F32), 2))
 
     narrow = _W.astype(BF16), _X.astype(BF16)
-    cast = dtypeguard.autocast(loss, BF16)
+    cast = autocast(loss, BF16)
     for f, g in ((cast, loss), (jax.grad(cast), jax.grad(loss))):
         assert dots(f, *narrow) == dots(g, *narrow)
 
@@ -91,18 +90,18 @@ def test_own_casts_stay_on_both_sides():
 def test_a_derivative_of_a_derivative_has_all_its_parts():
     loss = lambda w, x: jnp.sum(jnp.sin(powered(w, x, 3)))
     along = lambda f: jax.jvp(jax.grad(f), (_W, _X), (_W / 2, _X / 3))[1]
-    expected, found = along(loss), along(dtypeguard.autocast(loss, jnp.float16))
+    expected, found = along(loss), along(autocast(loss, jnp.float16))
     assert jnp.linalg.norm(found - expected) < 0.01 * jnp.linalg.norm(expected)
 
 
 def test_an_island_holds_where_its_rule_is_in_the_place_of_it():
     loss = lambda w, x: jnp.sum(jnp.sin(counted(jnp.tanh, w, x, _COUNTS)[0]))
     plan = {"own_rules.py:counted": "float32"}
-    derived = jax.grad(dtypeguard.autocast(loss, plan))
+    derived = jax.grad(autocast(loss, plan))
     assert "bf16" not in str(jax.make_jaxpr(derived)(_W, _X))
     lines = "x @ w", "activation(x @ w)", "activation(x @ w) * _column(counts)"
     plan = {f"own_rules.py:counted: {line}": "float32" for line in lines}
-    cast = dtypeguard.autocast(loss, plan)
+    cast = autocast(loss, plan)
     assert "bf16" in str(jax.make_jaxpr(jax.grad(cast))(_W, _X))
 
 
@@ -110,7 +109,7 @@ def test_a_rule_that_gives_no_cotangent():
     product = jax.custom_vjp(lambda w, x: x["x"] @ w)
     product.defvjp(lambda w, x: (x["x"] @ w, x["x"]), lambda x, g: (x.T @ g, {"x": None}))
     loss = lambda w, x: jnp.sum(product(w, x))
-    made = jax.grad(dtypeguard.autocast(loss, BF16), (0, 1))(_W, {"x": _X})
+    made = jax.grad(autocast(loss, BF16), (0, 1))(_W, {"x": _X})
     assert _is_near(made[0], jax.grad(loss)(_W, {"x": _X}))
     assert not made[1]["x"].any()
 
@@ -126,5 +125,5 @@ def test_a_reference_that_changes_stays_as_written():
 
         return lax.scan(turn, jnp.zeros(4), y)[0] + kept[...]
 
-    found = dtypeguard.autocast(step, BF16)(_W, _X)
+    found = autocast(step, BF16)(_W, _X)
     assert jnp.allclose(found, step(_W, _X), rtol=0.05)

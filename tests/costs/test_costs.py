@@ -22,7 +22,8 @@ def shape(*sizes, dtype=BF16):
     return jax.ShapeDtypeStruct(sizes, dtype)
 
 
-X, W, KEY = shape(16, 8), shape(8, 8), jax.eval_shape(lambda: jax.random.key(0))
+X, W, WIDE = shape(16, 8), shape(8, 8), shape(8, 8, dtype=F32)
+KEY = jax.eval_shape(lambda: jax.random.key(0))
 
 
 def mean(x):
@@ -71,8 +72,7 @@ def forgotten(mended):
         a, b, c = (params[name].astype(BF16) for name in "abc")
         return mean(jnp.tanh(x @ a + (b if mended else params["b"])) @ c)
 
-    wide = shape(8, 8, dtype=F32)
-    return f, ({"a": wide, "b": shape(8, dtype=F32), "c": wide}, X)
+    return f, ({"a": WIDE, "b": shape(8, dtype=F32), "c": WIDE}, X)
 
 
 PLANTED = [noise, scalar, delivered, forgotten]
@@ -184,7 +184,7 @@ def test_a_sharded_program_counts_all_shards(names):
 
 def test_which_dtype_a_program_should_compute_in():
     """Mixed precision: float32 params, and products in bfloat16 but for one."""
-    params = {"a": shape(8, 8, dtype=F32), "b": shape(8, 8, dtype=F32)}
+    params = {"a": WIDE, "b": WIDE}
 
     def f(params, x):
         h = x.astype(BF16) @ params["a"].astype(BF16)
@@ -195,7 +195,7 @@ def test_which_dtype_a_program_should_compute_in():
     assert [cost.cause for cost in report.work.costs] == ["params['b']"]
     # The moments of Adam are float32 beside bfloat16 params.
     opt = dtypeguard.guard(optax.adam(1e-3, mu_dtype=F32))
-    state = jax.eval_shape(opt.init, shape(8, 8))
+    state = jax.eval_shape(opt.init, W)
 
     def step(w, state, x):
         updates, state = opt.update(jax.grad(lambda w: mean(x @ w))(w), state, w)
@@ -206,7 +206,7 @@ def test_which_dtype_a_program_should_compute_in():
     assert report.work.costs == ()
     # So are a master copy and both moments: a quarter of the inputs is in bfloat16.
     f = lambda w, *of_adam: (mean(w.astype(F32) @ w), of_adam)
-    report = audit_precision(f, W, *(shape(8, 8, dtype=F32) for _ in range(3)))
+    report = audit_precision(f, W, WIDE, WIDE, WIDE)
     assert report.work.narrow == "bfloat16"
     # A float32 program has no costs, unless it is asked what it would be in bfloat16.
     x = shape(16, 8, dtype=F32)
@@ -245,7 +245,6 @@ def test_products_of_one_line_have_causes_of_their_own():
             x = (x @ w).astype(BF16)
         return mean(x)
 
-    weights = [shape(8, 8, dtype=F32), shape(8, 8, dtype=F32)]
-    report = audit_precision(f, weights, X, narrow=BF16)
+    report = audit_precision(f, [WIDE, WIDE], X, narrow=BF16)
     shares = {cost.cause: cost.share for cost in report.work.costs}
     assert shares == {"weights[0]": 0.5, "weights[1]": 0.5}

@@ -46,22 +46,33 @@ def test_what_is_computed_and_not_used_takes_its_own_number(f):
     assert report.losses[0].constant == "0.9985 -> 1"
 
 
-MADE_ARRAYS = {
-    "asarray": lambda x: jnp.asarray(0.999, x.dtype),
-    "array": lambda x: jnp.array([0.999] * 64, x.dtype),
-    "full": lambda x: jnp.full((), 0.999, x.dtype),
-    "astype": lambda x: np.float32(0.999).astype(x.dtype),
-    "convert": lambda x: lax.convert_element_type(0.999, x.dtype),
-    "type": lambda x: x.dtype.type(0.999),
+def made_on_a_line_of_its_own(x):
+    b = jnp.asarray(0.999, x.dtype)
+    return b * x
+
+
+def counted(x):
+    step = lambda carry: (carry[0] + 1, carry[1] * 0.999)
+    return lax.while_loop(lambda carry: carry[0] < 200, step, (0, x))[1]
+
+
+ROUNDED = {  # before the program sees it; some lines have another number that is 1
+    "a line of its own": made_on_a_line_of_its_own,
+    "asarray": lambda x: x * jnp.asarray(0.999, x.dtype),
+    "array": lambda x: x * jnp.array([0.999] * 64, x.dtype),
+    "full": lambda x: x * jnp.full((), 0.999, x.dtype),
+    "astype": lambda x: x * np.float32(0.999).astype(x.dtype),
+    "convert": lambda x: x * lax.convert_element_type(0.999, x.dtype),
+    "type": lambda x: x * x.dtype.type(0.999),
+    "a count": counted,
+    "an axis": lambda x: jnp.mean(x.reshape(16, 4), 1) * 0.999,
+    "a keyword": lambda x: jax.nn.leaky_relu(-x, negative_slope=0.999),
 }
 
 
-@pytest.mark.parametrize("name", MADE_ARRAYS)
-def test_a_number_that_is_rounded_before_the_program_sees_it(name):
-    def f(x):
-        b = MADE_ARRAYS[name](x)
-        return b * x
-
+@pytest.mark.parametrize("name", ROUNDED)
+def test_a_number_that_is_1_in_bfloat16(name):
+    f = ROUNDED[name]
     exact = np.asarray(f(X.astype(jnp.float32)))
     off = np.linalg.norm(np.asarray(f(X), np.float32) - exact) / np.linalg.norm(exact)
     report = audit_precision(f, X)

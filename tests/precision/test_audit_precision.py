@@ -1,17 +1,18 @@
 """What a report of audit_precision says: the answer, lines, remedies."""
 
+import functools
 import json
 import pickle
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 
 import dtypeguard.testing
 from dtypeguard import PrecisionReport, audit_precision
 from dtypeguard.testing import check_precision
+from tests.support import helpers
 from tests.support.dtypes import BF16, F16, F32
 from tests.support.helpers import needs_numbers
 
@@ -23,11 +24,8 @@ def average(mean, xs):
     return lax.scan(step, mean, xs)[0]
 
 
+normal = functools.partial(helpers.normal, dtype=BF16)
 AVERAGED = jnp.ones(3, BF16), jnp.zeros((500, 3), BF16)
-
-
-def normal(seed, *shape, dtype=BF16):
-    return jax.random.normal(jax.random.key(seed), shape).astype(dtype)
 
 
 def test_a_program_in_wide_types_has_nothing_to_report():
@@ -147,35 +145,6 @@ def test_the_fix_is_named_where_another_line_is_the_first_that_is_not_finite():
     (loss,) = report.fix
     assert report.not_finite.line == loss.origin.line + 1
     assert f"With {loss.place} in float32 it is" in str(report)
-
-
-# Python numbers that are rounded while JAX traces: which of a line is meant, and shown.
-
-X = 2 + jnp.arange(16).reshape(4, 4).astype(BF16) / 16
-
-
-def counted(x):
-    step = lambda carry: (carry[0] + 1, carry[1] * 0.999)
-    return lax.while_loop(lambda carry: carry[0] < 200, step, (0, x))[1]
-
-
-ROUNDED = {  # a decay that is 1 in bfloat16, beside what is 1 as well
-    "a count": counted,
-    "an axis": lambda x: jnp.mean(x, 1) * 0.999,
-    "a keyword": lambda x: jax.nn.leaky_relu(-x, negative_slope=0.999),
-    "made an array": lambda x: x * jnp.asarray(0.999, x.dtype),
-}
-
-
-@pytest.mark.parametrize("name", ROUNDED)
-def test_a_number_beside_others(name):
-    f = ROUNDED[name]
-    wide = np.asarray(X, np.float32) + jnp.zeros((), F32)
-    exact = f(wide)
-    off = np.linalg.norm(np.asarray(f(X), np.float32) - exact) / np.linalg.norm(exact)
-    report = audit_precision(f, X)
-    assert report.error == pytest.approx(off, rel=0.01)
-    assert report.losses[0].constant == "0.999 -> 1"
 
 
 def test_a_line_that_only_flips_decisions_is_the_fix():

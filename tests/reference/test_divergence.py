@@ -1,13 +1,12 @@
 """The first lines at which two programs differ by more than rounding."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dtypeguard import audit_precision
 from tests.support import references
-from tests.support.helpers import needs_numbers
+from tests.support.helpers import needs_numbers, normal
 from tests.support.trained import written
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
@@ -85,7 +84,7 @@ def test_both_lines_are_those_of_the_edit(name, which, tmp_path):
 
 
 def test_where_nothing_corresponds_it_stops():
-    x, y = (jax.random.normal(jax.random.key(n), (6, 8)) for n in range(2))
+    x, y = (normal(n, 6, 8) for n in range(2))
 
     def mine(x, y):
         z = jnp.sin(x)
@@ -99,7 +98,7 @@ def test_where_nothing_corresponds_it_stops():
 
 
 def test_where_one_returns_what_the_other_computes_with_it_names_the_outputs():
-    x = jax.random.normal(jax.random.key(0), (6, 8))
+    x = normal(0, 6, 8)
 
     def scaled(x):
         y = jnp.sin(x)
@@ -116,7 +115,7 @@ def test_where_one_returns_what_the_other_computes_with_it_names_the_outputs():
 
 
 def test_a_report_has_it_for_functions_that_differ_alone():
-    x = jax.random.normal(jax.random.key(0), (6, 8))
+    x = normal(0, 6, 8)
     f, g = lambda x: jnp.sin(x) * 2, lambda x: jnp.sin(x) * 2.02
     report = audit_precision(f, x, reference=g)
     assert report.divergence.apart == pytest.approx(0.01, rel=1e-3)

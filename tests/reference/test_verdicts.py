@@ -32,8 +32,8 @@ def test_the_verdict_is_that_of_what_was_planted(case):
 
 
 def test_a_gelu_within_rounding_hides_and_a_function_tells():
-    x = jax.random.normal(jax.random.key(1), (16, 8), BF16)
-    ws = [jax.random.normal(jax.random.key(n), (8, 8), BF16) / 3 for n in (2, 3)]
+    x = normal(1, 16, 8, dtype=BF16)
+    ws = [normal(n, 8, 8, dtype=BF16) / 3 for n in (2, 3)]
 
     def net(act):
         return lambda x, ws: jnp.tanh(act(x @ ws[0]) @ ws[1])
@@ -46,8 +46,12 @@ def test_a_gelu_within_rounding_hides_and_a_function_tells():
     assert (found.verdict, found.shows_in) == ("differs", "float32")
 
 
+def scaled(x, eps):
+    return x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + eps)
+
+
 def normed(x, eps=1e-5):
-    return jax.nn.gelu(x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + eps))
+    return jax.nn.gelu(scaled(x, eps))
 
 
 def test_arrays_of_float32_beside_a_bfloat16_program_are_judged_in_float32():
@@ -63,14 +67,13 @@ def test_arrays_of_float32_beside_a_bfloat16_program_are_judged_in_float32():
 
 
 def of_dtype(x):
-    eps = jnp.finfo(x.dtype).eps * 20
-    return x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + eps)
+    return scaled(x, jnp.finfo(x.dtype).eps * 20)
 
 
 def test_a_function_that_asks_for_its_dtype_is_judged_in_that():
     x, eps = X.astype(BF16), float(jnp.finfo(BF16).eps)
     for n, verdict in ((20, "rounding"), (40, "differs")):
-        f = lambda x, n=n: x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + n * eps)
+        f = lambda x, n=n: scaled(x, n * eps)
         for reference in (f, f(x), references.run(f, (x,), F32)):
             assert verdicts(of_dtype, (x,), reference) == {"": verdict}
 
@@ -123,7 +126,7 @@ def test_exact_integer_empty_complex_and_vanishing_outputs_are_equal_or_differ()
 
 
 def test_decisions_that_flip_are_rounding_and_are_named():
-    w, x = (jax.random.normal(jax.random.key(n), (64, 64), BF16) for n in (1, 2))
+    w, x = (normal(n, 64, 64, dtype=BF16) for n in (1, 2))
     args = w / 8, x
 
     def f(w, x):
@@ -229,7 +232,7 @@ def test_a_report_has_the_place_and_the_next_step():
 
 
 def test_the_first_output_that_differs_in_the_order_of_the_program_is_named():
-    w = jax.random.normal(jax.random.key(1), (16, 16)) / 4
+    w = normal(1, 16, 16) / 4
 
     def net(scale):
         def f(x):
@@ -283,15 +286,14 @@ def test_moments_in_another_order_are_rounding(dtype):
 
 def net(eps, gain=1.0):
     def f(w, x):
-        x = x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + eps)
-        return jnp.tanh(gain * jnp.tanh(x @ w) @ w)
+        return jnp.tanh(gain * jnp.tanh(scaled(x, eps) @ w) @ w)
 
     return f
 
 
 @pytest.mark.parametrize("device", ["tpu", "a100"])
 def test_arrays_of_a_device_are_judged_as_it_computes(device):
-    w, x = (jax.random.normal(jax.random.key(n), (16, 16)) for n in (1, 2))
+    w, x = (normal(n, 16, 16) for n in (1, 2))
     f, args = net(1e-5), (w / 4, x)
 
     def judged(reference, **options):

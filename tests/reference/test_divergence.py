@@ -1,5 +1,6 @@
 """The first lines at which two programs differ by more than rounding."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -8,10 +8,11 @@ from jax import lax
 import dtypeguard
 from dtypeguard import audit, guard_step
 from tests.support import planted_steps
-from tests.support.dtypes import BF16, F32
+from tests.support.dtypes import BF16, F32, I32
 from tests.support.helpers import HAS_X64_SCOPE, set_x64
 
 pytestmark = pytest.mark.third_party
+WIDE, ONE = jnp.ones(3, F32), jnp.ones((), F32)
 
 
 @pytest.mark.parametrize("name", planted_steps.CASES)
@@ -33,9 +34,9 @@ def test_what_is_guarded_is_clean_or_says_what_to_write(name):
 
 def test_the_carry_by_position_by_name_and_several():
     def step(loss, params, *, count):
-        return {"count": count + jnp.int8(1), "params": params + jnp.ones((), F32)}
+        return {"count": count + jnp.int8(1), "params": params + ONE}
 
-    given = jnp.ones((), F32), jnp.ones(3, BF16)
+    given = ONE, jnp.ones(3, BF16)
     options = {"kwargs": {"count": jnp.zeros((), jnp.int8)}}
     of = lambda **places: audit(step, *given, **places, **options)
     assert of(carry="count", returned="count").ok
@@ -51,8 +52,8 @@ def test_the_carry_by_position_by_name_and_several():
 
 
 def test_a_first_carry_that_is_weak():
-    tick = lambda state: state | {"time": state["time"] + jnp.float32(0.5)}
-    widen = lambda state: tick(state) | {"leaf": state["leaf"] * jnp.ones(3, F32)}
+    tick = lambda state: state | {"time": state["time"] + F32(0.5)}
+    widen = lambda state: tick(state) | {"leaf": state["leaf"] * WIDE}
     weak = {"time": 0.0, "leaf": jnp.zeros(3, BF16)}
     report = audit(tick, weak)
     (drift,) = report.drifts
@@ -64,14 +65,14 @@ def test_a_first_carry_that_is_weak():
     wrap = "Wrap the step: dtypeguard.guard_step(step)."
     assert audit(widen, weak).advice == f"{wrap} {begin}"
     assert audit(guard_step(widen), dtypeguard.strong(weak)).ok
-    two = audit(lambda a, n: (a + jnp.ones((), F32), n + 1), 0.0, 0, carry=(0, 1))
+    two = audit(lambda a, n: (a + ONE, n + 1), 0.0, 0, carry=(0, 1))
     assert two.advice.endswith("carry: dtypeguard.strong(a).")
 
 
 def test_a_64_bit_carry_with_x64_off():
     """JAX computes it in 32 bits, whatever a guard does: a scan needs the region."""
     with set_x64(True):
-        first, x = jnp.ones(3, jnp.float64), jnp.ones(3, F32)
+        first, x = jnp.ones(3, jnp.float64), WIDE
     step = lambda mean, x: (0.9 * mean + x, None)
     assert "call step within jax.enable_x64(True)" in audit(step, first, x).advice
     with set_x64(True):
@@ -79,7 +80,7 @@ def test_a_64_bit_carry_with_x64_off():
 
 
 def test_what_comes_back_as_no_array():
-    report = audit(lambda x: "text", jnp.ones(3, F32))
+    report = audit(lambda x: "text", WIDE)
     assert report.refusal.splitlines()[1].endswith("return an array of jnp.float32")
 
 
@@ -99,15 +100,15 @@ def test_the_caller_s_containers_are_left_as_they_are():
         state["count"] = state["count"] + 0.5
         return state
 
-    first = {"count": jnp.zeros((), jnp.int32)}
+    first = {"count": jnp.zeros((), I32)}
     (drift,) = audit(step, first).drifts
     assert (drift.before, drift.after) == ("int32", "float32")
-    assert first["count"].dtype == jnp.int32
+    assert first["count"].dtype == I32
 
 
 def test_a_step_that_does_not_trace():
     def step(x):
-        return lax.while_loop(lambda c: True, lambda c: c * jnp.ones(3, F32), x)
+        return lax.while_loop(lambda c: True, lambda c: c * WIDE, x)
 
     report = audit(step, jnp.zeros(3, BF16))
     assert set(report.error.types) == {"bfloat16[3]", "float32[3]"}
@@ -121,9 +122,9 @@ def test_a_step_that_does_not_trace():
 
 def test_a_step_that_traces_with_x64_off_alone():
     step = lambda x: lax.scan(lambda c, _: (c * jnp.ones(3), None), x, None, length=2)[0]
-    report = audit(step, jnp.ones(3, F32), x64=True)
+    report = audit(step, WIDE, x64=True)
     assert report.error is not None
-    guarded = audit(guard_step(step), jnp.ones(3, F32), x64=True)
+    guarded = audit(guard_step(step), WIDE, x64=True)
     assert guarded.ok is HAS_X64_SCOPE
     assert ("Wrap the step:" in report.advice) is HAS_X64_SCOPE
 
@@ -132,9 +133,9 @@ def test_a_step_that_traces_with_x64_off_alone():
     ("step", "first"),
     [
         (lambda s: s * 2, jnp.ones(3, BF16)),
-        (lambda s: s * jnp.ones(3, F32), jnp.ones(3, BF16)),
-        (lambda s: s + jnp.ones((), F32), 0.0),
-        (lambda s: jnp.where(s > 0, 0.0, 1.0), jnp.ones((), F32)),
+        (lambda s: s * WIDE, jnp.ones(3, BF16)),
+        (lambda s: s + ONE, 0.0),
+        (lambda s: jnp.where(s > 0, 0.0, 1.0), ONE),
     ],
 )
 def test_as_many_compilations_as_are_told(step, first):

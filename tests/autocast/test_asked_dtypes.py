@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-import dtypeguard
+from dtypeguard import Plan, autocast
 from tests.support.dtypes import BF16, F32
 from tests.support.helpers import needs_numbers, normal
 from tests.support.hlo import optimized_hlo
@@ -81,14 +81,14 @@ def modules(tmp_path_factory):
 @pytest.mark.parametrize("x", [X, X.astype(BF16)], ids=["float32", "mixed"])
 @pytest.mark.parametrize("name", FORMS)
 def test_with_and_without_source_it_compiles_to_the_same(name, x, modules):
-    cast = [dtypeguard.autocast(module[name], BF16) for module in modules.values()]
+    cast = [autocast(module[name], BF16) for module in modules.values()]
     with jax.numpy_dtype_promotion("standard"):
         assert len({optimized_hlo(each, W, x) for each in cast}) == 1
 
 
 def dots(function, *args):
     """The dtypes of the operands, and of the result, of each product."""
-    text = str(jax.make_jaxpr(dtypeguard.autocast(function, BF16))(*args))
+    text = str(jax.make_jaxpr(autocast(function, BF16))(*args))
     return [
         line.split(":")[1].split("[")[0] for line in text.splitlines() if "= dot" in line
     ]
@@ -116,7 +116,7 @@ def test_a_cast_that_its_second_trace_does_not_tell_counts_as_asked_for():
         carry, _ = lax.scan(turn, jnp.zeros((4, 8), F32), None, 2)
         return carry + x.astype(w.dtype) @ w
 
-    cast = dtypeguard.autocast(f, BF16)
+    cast = autocast(f, BF16)
     assert dots(cast, W, X.astype(BF16)) == ["f32"]
     cast(W, X.astype(BF16))
     assert "x.astype(w.dtype): kept by a cast that may be asked for" in str(cast.kept)
@@ -124,7 +124,7 @@ def test_a_cast_that_its_second_trace_does_not_tell_counts_as_asked_for():
 
 def test_without_floating_arguments_a_cast_is_asked_for():
     narrow = W.astype(BF16)
-    cast = dtypeguard.autocast(lambda places: narrow[places].astype(F32) @ W, BF16)
+    cast = autocast(lambda places: narrow[places].astype(F32) @ W, BF16)
     assert cast(jnp.arange(3)).dtype == F32
     assert [note.partition(": kept ")[2] for note in cast.kept] == ["by its own cast"]
 
@@ -136,8 +136,8 @@ def test_nothing_is_traced_again_where_nothing_may_be_asked_for():
         traces.append(1)
         return lax.dot(jnp.tanh(x).astype(BF16), W.astype(BF16)).astype(int)
 
-    dtypeguard.autocast(f, BF16)(X)
-    dtypeguard.autocast(f, dtypeguard.Plan(BF16, "all"))(X)
+    autocast(f, BF16)(X)
+    autocast(f, Plan(BF16, "all"))(X)
     assert len(traces) == 2
 
 
@@ -148,9 +148,9 @@ def test_a_partial_of_options():
 
 
 def test_the_results_of_an_autocast_inside_ask_for_nothing():
-    inner = dtypeguard.autocast(lambda x: x @ W, BF16)
+    inner = autocast(lambda x: x @ W, BF16)
     # W is no argument, so the dtype of what `inner` returns does not move with them.
-    outer = dtypeguard.autocast(lambda x: inner(x) @ W.T, BF16)
-    by_hand = dtypeguard.autocast(lambda x: x @ W @ W.T, BF16)
+    outer = autocast(lambda x: inner(x) @ W.T, BF16)
+    by_hand = autocast(lambda x: x @ W @ W.T, BF16)
     assert jnp.array_equal(outer(X), by_hand(X))
     assert not outer.kept

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-import dtypeguard
-from dtypeguard import Plan
+from dtypeguard import Plan, autocast
 from tests.support.helpers import normal
 
 _Q, _K, _V = (normal(n, 6, 8) for n in range(3))
@@ -103,7 +102,7 @@ _FORMS = [
 @pytest.mark.parametrize("f", _FORMS, ids=lambda f: f.__name__.strip("_"))
 def test_masks_of_the_least_float32(f, narrow):
     plan = Plan(narrow, "all")
-    cast = dtypeguard.autocast(f, plan)
+    cast = autocast(f, plan)
     args = _Q, _K, _V, _MASK
     own, bare = cast(*args), jax.jit(f)(*args)
     assert jnp.isfinite(own).all()
@@ -111,7 +110,7 @@ def test_masks_of_the_least_float32(f, narrow):
     loss = lambda f: lambda *args: jnp.sum(f(*args, _MASK) ** 2)
     gradients = (
         jax.grad(loss(cast))(*args[:3]),
-        dtypeguard.autocast(jax.grad(loss(f)), plan)(*args[:3]),
+        autocast(jax.grad(loss(f)), plan)(*args[:3]),
     )
     expected = jax.jit(jax.grad(loss(f)))(*args[:3])
     for gradient in gradients:
@@ -119,7 +118,7 @@ def test_masks_of_the_least_float32(f, narrow):
 
 
 def test_products_after_a_mask_are_narrow():
-    cast = dtypeguard.autocast(of_a_function, Plan("float16", "all"))
+    cast = autocast(of_a_function, Plan("float16", "all"))
     text = str(jax.make_jaxpr(cast)(_Q, _K, _V, _MASK))
     assert text.count("preferred_element_type=float16") == 2
 
@@ -132,7 +131,7 @@ def spread(w, x):
 
 def test_an_epsilon_stays_until_it_is_divided_by():
     x = _Q.at[0].set(0.0)
-    cast = dtypeguard.autocast(spread, Plan("float16", "all"))
+    cast = autocast(spread, Plan("float16", "all"))
     own, bare = cast(_K.T, x), spread(_K.T, x)
     assert jnp.isfinite(own).all()
     assert jnp.allclose(own, bare, atol=0.05)
@@ -144,13 +143,13 @@ def test_an_epsilon_stays_until_it_is_divided_by():
 def test_captured_matrix_out_of_range(value):
     held = np.full((8, 8), value, np.float32)
     f = lambda x: (x @ held) / np.float32(value)
-    cast = dtypeguard.autocast(f, jnp.float16)
+    cast = autocast(f, jnp.float16)
     assert jnp.allclose(cast(_Q), f(_Q), rtol=1e-3)
 
 
 def test_captured_weights_with_small_numbers_are_narrow():
     held = np.asarray(_Q).T * 1.0
     held[0, 0], held[1, 1] = 1e-20, np.inf
-    cast = dtypeguard.autocast(lambda x: x @ held, jnp.float16)
+    cast = autocast(lambda x: x @ held, jnp.float16)
     assert "preferred_element_type=float16" in str(jax.make_jaxpr(cast)(_Q))
     assert not cast.kept

@@ -10,9 +10,10 @@ from dtypeguard import Plan, autocast
 from dtypeguard._program.jaxprs import jaxprs_in, open_jaxpr
 from dtypeguard._tracebacks.written import Written
 from tests.support import clipped
+from tests.support.dtypes import BF16
 
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(-1.0, 1.0, 32).reshape(4, 8)
-_ALL = Plan(jnp.bfloat16, "all")
+_ALL = Plan(BF16, "all")
 
 
 def _stacks(jaxpr, outer=()):
@@ -40,7 +41,7 @@ def test_what_a_policy_saves_is_rounded_to_its_own_bits():
         autocast(jax.grad(loss), _ALL),
     ):
         eqn, *_ = _first(gradient, "reduce_precision", _W, _X)
-        assert eqn.invars[0].aval.dtype == jnp.bfloat16
+        assert eqn.invars[0].aval.dtype == BF16
         assert (eqn.params["exponent_bits"], eqn.params["mantissa_bits"]) == (8, 7)
 
 
@@ -53,7 +54,7 @@ def test_what_a_loop_carries_is_narrow_between_products():
     assert [str(v.aval.dtype) for v in eqn.outvars] == ["bfloat16"]
     # The weight that the turns share is not: its cotangents are added up.
     assert "float32" in [str(v.aval.dtype) for v in eqn.invars]
-    eqn, *_ = _first(autocast(f, jnp.bfloat16), "scan", _W, _X)
+    eqn, *_ = _first(autocast(f, BF16), "scan", _W, _X)
     assert [str(v.aval.dtype) for v in eqn.outvars] == ["float32"]
 
 
@@ -66,7 +67,7 @@ def test_jit_keeps_its_name_and_what_it_donates():
         return w - 0.1 * x.T @ forward(w, x)
 
     step = jax.jit(update, donate_argnums=0)
-    cast = autocast(step, jnp.bfloat16)
+    cast = autocast(step, BF16)
     eqn, *_ = _first(cast, "jit", _W, _X)
     assert eqn.params["name"] == "update"
     assert eqn.params["donated_invars"] == (True, False)

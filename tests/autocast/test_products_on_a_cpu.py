@@ -7,6 +7,7 @@ import pytest
 from jax import lax
 
 import dtypeguard
+from tests.support.dtypes import BF16
 from tests.support.helpers import needs_numbers, normal
 
 pytestmark = needs_numbers
@@ -37,10 +38,10 @@ def test_products_of_any_form_and_their_transposes(form, wide):
     loss = lambda *x: jnp.sum(jnp.sin(product(*x)))
     places = (*range(len(given)),)
     exact = jax.jit(jax.grad(loss, places))(*given)
-    fast = dtypeguard.autocast(loss, jnp.bfloat16)
+    fast = dtypeguard.autocast(loss, BF16)
     for gradient in (
         jax.grad(fast, places),
-        dtypeguard.autocast(jax.grad(loss, places), jnp.bfloat16),
+        dtypeguard.autocast(jax.grad(loss, places), BF16),
     ):
         assert all(map(_is_near, jax.jit(gradient)(*given), exact))
 
@@ -65,8 +66,8 @@ def test_a_product_that_is_mapped_from_outside(call, axes):
     ]
     exact = jax.jit(jax.vmap(gradient(loss), axes))(*given)
     for fast in (
-        gradient(dtypeguard.autocast(loss, jnp.bfloat16)),
-        dtypeguard.autocast(gradient(loss), jnp.bfloat16),
+        gradient(dtypeguard.autocast(loss, BF16)),
+        dtypeguard.autocast(gradient(loss), BF16),
     ):
         assert all(map(_is_near, jax.jit(jax.vmap(fast, axes))(*given), exact))
 

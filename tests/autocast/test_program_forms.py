@@ -8,8 +8,7 @@ import pytest
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-import dtypeguard
-from dtypeguard import Plan
+from dtypeguard import Plan, autocast
 from tests.support.dots import dots
 from tests.support.hlo import optimized_hlo
 from tests.support.own_rules import counted, powered
@@ -106,7 +105,7 @@ def _gradient(form):
 def test_as_written_is_the_same_program(form):
     place = f"tests/autocast/test_program_forms.py:{form.__name__}"
     plan = dict.fromkeys([place, _RULES.get(form, place)], "float32")
-    cast = dtypeguard.autocast(form, plan)
+    cast = autocast(form, plan)
     assert optimized_hlo(cast, _W, _X) == optimized_hlo(form, _W, _X)
     if form is not looped:
         own, bare = (optimized_hlo(_gradient(f), _W, _X) for f in (cast, form))
@@ -116,7 +115,7 @@ def test_as_written_is_the_same_program(form):
 @pytest.mark.parametrize("form", _FORMS)
 @pytest.mark.parametrize("default", ["products", "all"])
 def test_products_are_narrow(form, default):
-    cast = dtypeguard.autocast(form, Plan("bfloat16", default))
+    cast = autocast(form, Plan("bfloat16", default))
     for own, bare in zip(*(jax.tree.leaves(f(_W, _X)) for f in (cast, form))):
         assert own.dtype == bare.dtype
         assert jnp.allclose(own, bare, rtol=0.1, atol=0.1)

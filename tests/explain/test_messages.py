@@ -10,10 +10,10 @@ import pytest
 from jax import lax
 
 from tests.support.advice import notes, raised
+from tests.support.dtypes import BF16, F32
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "messages.md"
 JAX = tuple(int(part) for part in jax.__version__.split(".")[:2])
-BF16 = jnp.bfloat16
 NARROW, WIDE, WHOLE = jnp.ones(3, BF16), jnp.ones(3), jnp.arange(3)
 SHORT = jnp.ones(3, jnp.int4)
 TABLE, START, SHORT_START = jnp.ones((3, 3)), jnp.int32(1), jnp.int8(1)
@@ -73,13 +73,13 @@ RAISING = {
     "associative_scan": lambda: lax.associative_scan(lambda x, y: x * y * WIDE[:1], NARROW),
     "slice": lambda: lax.dynamic_update_slice(NARROW, WIDE, (0,)),
     "select": lambda: lax.select(NARROW > 0, WIDE, NARROW),
-    "bounds": lambda: lax.fori_loop(0, jnp.float32(3), lambda i, x: x, WIDE),
+    "bounds": lambda: lax.fori_loop(0, F32(3), lambda i, x: x, WIDE),
     "strict": sum_strictly,
-    "index": lambda: WIDE[jnp.float32(1)],
-    "start": lambda: lax.dynamic_slice(WIDE, (jnp.float32(1),), (1,)),
+    "index": lambda: WIDE[F32(1)],
+    "start": lambda: lax.dynamic_slice(WIDE, (F32(1),), (1,)),
     "starts of two widths": lambda: lax.dynamic_slice(TABLE, (START, SHORT_START), (1, 1)),
     "which": lambda: lax.select(WIDE, WIDE, WIDE),
-    "take": lambda: jnp.take(WIDE, jnp.float32(1)),
+    "take": lambda: jnp.take(WIDE, F32(1)),
     "take_along": lambda: jnp.take_along_axis(WIDE, WIDE, 0),
     "bincount": lambda: jnp.bincount(WIDE),
     "size": lambda: WIDE[: 3 / 2],

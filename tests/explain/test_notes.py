@@ -23,7 +23,7 @@ from jax.experimental import ode
 
 import dtypeguard
 from tests.support.advice import note_on, of_a_package, short_path
-from tests.support.dtypes import BF16, F32
+from tests.support.dtypes import BF16, F32, I32
 from tests.support.helpers import IS_RECORDED, need
 
 pytestmark = pytest.mark.third_party  # standard promotion
@@ -376,7 +376,7 @@ def what_is_written_to_a_cache(fixed):
 
 @noted("begin untried")
 def an_index_that_is_a_float(fixed):
-    index = jnp.int32(F32(3) / 2) if fixed else F32(3) / 2  # first
+    index = I32(F32(3) / 2) if fixed else F32(3) / 2  # first
     return jnp.arange(9)[index]
 
 
@@ -502,7 +502,7 @@ def an_index_of_numpy_that_is_a_float(fixed):
 
 @noted("begin untried")
 def a_sum_of_short_ints(fixed):
-    x = jnp.ones(3, jnp.int32 if fixed else jnp.int4)  # first
+    x = jnp.ones(3, I32 if fixed else jnp.int4)  # first
     return jnp.sum(x)
 
 
@@ -641,7 +641,7 @@ def a_kind_that_an_assertion_expects(fixed):
         assert x.dtype == kind, f"input has type {x.dtype} but expected {kind}"
 
     rewards = jnp.arange(3)  # first
-    return check(rewards, jnp.int32 if fixed else float)
+    return check(rewards, I32 if fixed else float)
 
 
 @pytest.mark.parametrize("name", ROWS)

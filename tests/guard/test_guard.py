@@ -24,7 +24,7 @@ from tests.support.dtypes import BF16, F16, F32, I32
 from tests.support.helpers import assert_same, in_optax, types
 from tests.support.one_leaf import dict_leaf, one_leaf, one_update, transformation, widen
 
-PARAMS = {"w": jnp.ones(3, F32)}
+PARAMS, NARROW = {"w": jnp.ones(3, F32)}, {"w": jnp.ones(3, BF16)}
 
 # Rules 1 and 2: the state and the updates --------------------------------------------
 
@@ -125,16 +125,15 @@ def test_where_a_param_is_no_array_any_update_passes(policy, param, gradient):
 
 @pytest.mark.third_party
 def test_state_is_the_inner_state():
-    params = {"w": jnp.ones(3)}
     bare = optax.chain(optax.zero_nans(), optax.adamw(1e-3))
     opt = guard(bare)
-    assert_same(bare.init(params), opt.init(params))
-    _, state = opt.update(params, bare.init(params), params)
-    assert_same(bare.update(params, opt.init(params), params)[1], state)
+    assert_same(bare.init(PARAMS), opt.init(PARAMS))
+    _, state = opt.update(PARAMS, bare.init(PARAMS), PARAMS)
+    assert_same(bare.update(PARAMS, opt.init(PARAMS), PARAMS)[1], state)
     if in_optax("tree_utils.tree_get"):
         assert optax.tree_utils.tree_get(state, "count") == 1
-    ones = optax.tree_map_params(opt, lambda leaf: leaf + 1, opt.init(params))
-    assert_same(ones, optax.tree_map_params(bare, lambda leaf: leaf + 1, bare.init(params)))
+    ones = optax.tree_map_params(opt, lambda leaf: leaf + 1, opt.init(PARAMS))
+    assert_same(ones, optax.tree_map_params(bare, lambda leaf: leaf + 1, bare.init(PARAMS)))
 
 
 @pytest.mark.third_party
@@ -152,17 +151,15 @@ def test_guard_twice_is_guard_once():
     assert guard(opt) is opt
     assert guard(guard)(opt) is opt  # a factory that returns a guarded one
     loud = guard(opt, policy=Policy(on_drift="error"))
-    grads = {"w": jnp.ones(3, BF16)}
     with pytest.raises(DtypeDriftError, match=re.escape("updates['w']")):
-        loud.update(grads, loud.init(grads), grads)
+        loud.update(NARROW, loud.init(NARROW), NARROW)
 
 
 def test_what_wraps_a_guarded_update_is_guarded_by_itself():
     opt = guard(transformation())
     wrapped = functools.wraps(opt.update)(lambda *args: widen().update(*args))
-    grads = {"w": jnp.ones(3, BF16)}
-    updates, _ = guard(opt._replace(update=wrapped)).update(grads, (), grads)
-    assert types(updates) == types(grads)
+    updates, _ = guard(opt._replace(update=wrapped)).update(NARROW, (), NARROW)
+    assert types(updates) == types(NARROW)
 
 
 class Subclass(optax.GradientTransformationExtraArgs):
@@ -206,27 +203,25 @@ def test_factory_keeps_its_signature():
     for made in (plain, loud):
         assert (made.__doc__, made.__name__) == ("Docs.", "my_optimizer")
         assert inspect.signature(made) == inspect.signature(my_optimizer)
-    grads = {"w": jnp.ones(3, BF16)}
-    updates, _ = plain(0.1, decay=0.5).update(grads, (), grads)
-    assert types(updates) == types(grads)
+    updates, _ = plain(0.1, decay=0.5).update(NARROW, (), NARROW)
+    assert types(updates) == types(NARROW)
     with pytest.raises(DtypeDriftError, match="bfloat16"):
-        loud(0.1).update(grads, (), grads)
+        loud(0.1).update(NARROW, (), NARROW)
 
 
 @pytest.mark.third_party
 def test_factory_in_inject_hyperparams_and_a_class_as_one():
-    params = {"w": jnp.ones(3, BF16)}
     opt = optax.inject_hyperparams(guard(optax.adam))(learning_rate=1e-3)
-    state = opt.init(params)
+    state = opt.init(NARROW)
     assert set(state.hyperparams) >= {"learning_rate", "b1", "b2"}
-    _, new_state = opt.update({"w": jnp.ones(3, F32)}, state, params)
+    _, new_state = opt.update(PARAMS, state, NARROW)
     assert types(new_state.inner_state) == types(state.inner_state)
     # The factory is called in each update, and what it makes warns once.
     loud = guard(policy=Policy(on_drift="warn"))(optax.adam)
     opt = optax.inject_hyperparams(loud)(learning_rate=1e-3)
     with pytest.warns(DtypeGuardWarning, match="changed the dtype of") as caught:
         for _ in range(2):
-            opt.update({"w": jnp.ones(3, F32)}, state, params)
+            opt.update(PARAMS, state, NARROW)
     assert len(caught) == 1
     opt = guard(optax.MultiSteps)(optax.identity(), every_k_schedule=1)
     assert isinstance(opt, optax.GradientTransformationExtraArgs)

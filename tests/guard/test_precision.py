@@ -13,7 +13,7 @@ from jax import lax, tree_util
 
 import dtypeguard
 from dtypeguard import DtypeDriftError, Policy, RoundingState, guard
-from tests.support.dtypes import BF16, F16, F32, F64, I32
+from tests.support.dtypes import BF16, C64, F16, F32, F64, I32
 from tests.support.helpers import assert_same, needs_x64_scope, set_x64, types
 from tests.support.hlo import count_float64, optimized_hlo
 from tests.support.one_leaf import dict_leaf, transformation
@@ -274,10 +274,10 @@ def test_a_policy_around_an_init_that_looks_at_values(stored, dtype, jitted):
 def test_updates_dtype(options, updates_dtype, expected):
     """It is for floats alone."""
     opt = guard(optax.trace(0.9), policy=Policy(**options, updates_dtype=updates_dtype))
-    params = params_of() | {"c": jnp.ones(2, jnp.complex64)}
+    params = params_of() | {"c": jnp.ones(2, C64)}
     grads = params | grads_of(params_of(), F16)
     _, updates, _ = one_update(opt, params, grads)
-    assert (updates["w"].dtype, updates["c"].dtype) == (expected, jnp.complex64)
+    assert (updates["w"].dtype, updates["c"].dtype) == (expected, C64)
 
 
 def test_a_policy_of_dtypes_reports_no_cast_between_floats():
@@ -346,7 +346,7 @@ def test_reproducible_and_the_same_in_jit_and_scan():
     first = guard(adam, policy=ALL_BF16).init(params)
     assert_same(other, run(scanned, state=first._replace(rounding_seed=jnp.uint32(1))))
     # A loader without uint32 gives other integers, which stay so and give the same noise.
-    loaded = first._replace(rounding_seed=jnp.int32(1), rounding_step=jnp.int32(0))
+    loaded = first._replace(rounding_seed=I32(1), rounding_step=I32(0))
     assert_same(other.inner_state, run(scanned, state=loaded).inner_state)
 
 

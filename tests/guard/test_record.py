@@ -16,7 +16,7 @@ import pytest
 from jax import tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, record, restore
-from tests.support.dtypes import BF16, F32, I32
+from tests.support.dtypes import BF16, F16, F32, I32
 from tests.support.helpers import assert_same, need, set_x64, types
 
 PARAMS = {"w": jnp.ones((2, 3), BF16), "b": jnp.ones(3)}
@@ -48,8 +48,8 @@ of_known = lambda cases: [case for case in cases if case[1] is not None]
 SURVIVES = [
     (np.float32(7.0), I32, 7),
     (True, F32, 1.0),
-    (np.float64(np.inf), jnp.float16, np.inf),
-    (np.float64(1e-9), jnp.float16, 0.0),
+    (np.float64(np.inf), F16, np.inf),
+    (np.float64(1e-9), F16, 0.0),
     (np.float32(1 / 3), BF16, ml_dtypes.bfloat16(1 / 3)),
     (jnp.asarray(3, jnp.int4), jnp.uint4, 3),
     (np.float32(440), E4M3, 448),
@@ -107,7 +107,7 @@ def test_restore_refuses_64_bits_where_jax_has_none(number):
     assert restore([wide], wanted) == [wide]  # there is nothing to cast
 
 
-@pytest.mark.parametrize("dtype", [BF16, jnp.float16, E4M3, E5M2])
+@pytest.mark.parametrize("dtype", [BF16, F16, E4M3, E5M2])
 def test_a_float64_number_is_rounded_once(dtype):
     """By way of float32, a number near a middle would go to the even neighbour."""
     spacing = float(jnp.finfo(dtype).eps)

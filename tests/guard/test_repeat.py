@@ -18,6 +18,7 @@ from tests.support.helpers import needs_x64_scope, set_x64, types
 from tests.support.one_leaf import transformation
 
 pytestmark = pytest.mark.third_party
+NARROW, ONE = jnp.ones(3, BF16), jnp.ones((), F32)
 tells_weak_types = pytest.mark.skipif(
     not hasattr(jax.eval_shape(lambda x: x, 1.0), "weak_type"), reason="eval_shape does not"
 )
@@ -54,7 +55,7 @@ def first():
 
 CALLS = {
     "positional": (jax.jit(pair), lambda n: ((), {})),
-    "by name": (jax.jit(pair), lambda n: ((), {"x": jnp.ones(3, BF16), "scale": n})),
+    "by name": (jax.jit(pair), lambda n: ((), {"x": NARROW, "scale": n})),
     "static": (jax.jit(pair, static_argnames="scale"), lambda n: ((), {"scale": n})),
     "donated": (jax.jit(pair, donate_argnums=0), lambda n: ((), {})),
 }
@@ -89,7 +90,7 @@ def test_a_carry_that_is_no_array_this_time_is_made_one():
 def test_a_weak_leaf_becomes_strong_beside_another_neighbor():
     step = jax.jit(lambda state, x: state * x)
     guarded, weak = guard_step(step), jnp.asarray(1.0)
-    for x in (2.0, jnp.ones((), F32), jnp.asarray(2.0)):
+    for x in (2.0, ONE, jnp.asarray(2.0)):
         for _ in range(2):
             assert guarded(weak, x).weak_type is getattr(x, "weak_type", True)
     narrow = guarded(weak, jnp.ones((), BF16))
@@ -98,13 +99,13 @@ def test_a_weak_leaf_becomes_strong_beside_another_neighbor():
 
 def test_a_drift_beside_another_argument_is_still_cast():
     step = jax.jit(lambda state, x: (state + x, x))
-    guarded, state = guard_step(step, returned=0), jnp.ones(3, BF16)
+    guarded, state = guard_step(step, returned=0), NARROW
     for dtype in (BF16, BF16, F32, BF16, F32):
         state, x = guarded(state, jnp.ones(3, dtype))
         assert (state.dtype, x.dtype) == (BF16, dtype)
     assert np.all(np.asarray(state) == 6)
     strict = guard_step(step, policy=Policy(on_drift="error"))
-    strict(state, jnp.ones(3, BF16))
+    strict(state, NARROW)
     with pytest.raises(DtypeDriftError, match=r"state  bfloat16\[3\] -> float32\[3\]"):
         strict(state, jnp.ones(3, F32))
     with pytest.raises(DtypeDriftError, match="return it in shape"):
@@ -117,9 +118,9 @@ def test_a_repeated_call_that_fails_with_x64_on_runs_with_it_off():
     guarded = guard_step(jax.jit(step))
     with set_x64(True):
         for _ in range(2):
-            guarded(jnp.ones((), F32), jnp.ones(3, F32))
+            guarded(ONE, jnp.ones(3, F32))
         with pytest.warns(DtypeGuardWarning, match="failed with x64 on"):
-            assert guarded(jnp.ones((), F32), jnp.ones((), F32)) == 2
+            assert guarded(ONE, ONE) == 2
 
 
 def test_brackets_of_a_result_need_not_give_its_items():
@@ -201,10 +202,10 @@ def test_a_leaf_that_passes_through_a_trace_proves_nothing(trace, passes):
         return guarded(state, x)
 
     guarded, found = guard_step(jax.jit(drifting)), []
-    state = {"first": jnp.ones(3), "second": jnp.ones(3, BF16)}
+    state = {"first": jnp.ones(3), "second": NARROW}
     expected = types(state)
     for _ in range(3):
-        state = guarded(state, jnp.ones(3, BF16))
+        state = guarded(state, NARROW)
     trace(call, jnp.ones(3, F32))
     assert found == [expected]
 
@@ -228,13 +229,13 @@ def test_what_a_guarded_closure_holds_goes_with_it(use):
     gone = weakref.ref(held)
 
     def step(state, held=held):
-        return state * jnp.ones((), F32)
+        return state * ONE
 
     made = use(step)
     assert guard_step(step) is made[0]
     del step, held
     assert gone() is not None
-    assert made[0](jnp.ones(3, BF16)).dtype == BF16
+    assert made[0](NARROW).dtype == BF16
     del made
     gc.collect()
     assert gone() is None

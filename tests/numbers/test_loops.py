@@ -145,4 +145,4 @@ def test_a_loop_that_hands_on_an_array_of_numpy():
     """Which a program of JAX 0.12 holds in a class of its own."""
     held = np.arange(3)
     f = lambda x: lax.scan(lambda x, _: (x * 1.1, held), x, length=4)
-    assert 0 < audit_precision(f, jnp.ones(3, jnp.bfloat16)).error < 0.1
+    assert 0 < audit_precision(f, jnp.ones(3, BF16)).error < 0.1

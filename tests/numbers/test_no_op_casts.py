@@ -21,7 +21,7 @@ CASTS = {
     "astype": astype,
     "asarray": lambda h: jnp.asarray(h, dtype="bfloat16"),
     "convert": lambda h: lax.convert_element_type(h, BF16),
-    "type": lambda h: jnp.bfloat16(h),
+    "type": lambda h: BF16(h),
     "in jit": jax.jit(astype),
     "in checkpoint": jax.checkpoint(astype),
 }

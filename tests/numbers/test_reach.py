@@ -9,7 +9,7 @@ import pytest
 from jax import lax, tree_util
 
 from dtypeguard import audit_precision
-from tests.support.dtypes import BF16, F16, F32
+from tests.support.dtypes import BF16, F16, F32, F64
 from tests.support.helpers import (
     HAS_X64_SCOPE,
     needs_explicit_x64,
@@ -57,7 +57,7 @@ def test_what_has_a_wide_form_runs_in_it(name):
     assert report.run.wide == "float64"
     assert not report.not_examined
     with set_x64(True):
-        exact = tree_util.tree_leaves(jax.jit(f)(SQUARE.astype(jnp.float64)))
+        exact = tree_util.tree_leaves(jax.jit(f)(SQUARE.astype(F64)))
         made = tree_util.tree_leaves(jax.jit(f)(SQUARE))
         # The sign of an eigenvector is a choice, which is that of the program.
         gap = lambda x, e: np.linalg.norm(np.abs(x) - np.abs(e)) / np.linalg.norm(e)
@@ -149,7 +149,7 @@ def test_under_the_flags_of_the_caller(name):
 @needs_explicit_x64
 def test_a_float64_that_is_asked_for_where_x64_is_off():
     with set_explicit_x64("allow"):
-        report = audit_precision(lambda x: 1.3 * x.astype(jnp.float64).sum(), X)
+        report = audit_precision(lambda x: 1.3 * x.astype(F64).sum(), X)
     assert report.error < 1e-2
     assert not jax.config.jax_enable_x64
 
@@ -163,7 +163,7 @@ def grown(dtype, bound):
 def test_the_condition_of_a_loop_has_dtypes_of_its_own():
     assert audit_precision(grown(BF16, 50), jnp.ones(4)).run.wide == "float32"
     if HAS_X64_SCOPE:
-        loop = grown(jnp.float64, np.float64(50))
+        loop = grown(F64, np.float64(50))
         assert audit_precision(loop, X, x64=True).run.wide == "float32"
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from jax import tree_util
+from numpy.testing import assert_allclose
 
 from dtypeguard import fromage, guard
 from tests.support.dtypes import BF16, F16, F32, F64
@@ -41,7 +42,7 @@ def test_the_shrink_is_exact_at_any_rate(rate, scheduled):
     opt = fromage((lambda count: jnp.asarray(rate, F32)) if scheduled else rate)
     found = one_update(opt, param, grad)
     expected = truth(param, grad, float(np.float32(rate)))
-    np.testing.assert_allclose(found, expected, rtol=4e-7)
+    assert_allclose(found, expected, rtol=4e-7)
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16])
@@ -79,7 +80,7 @@ def test_norms_neither_overflow_nor_underflow(param_at, grad_at, dtype):
         rtol, atol = max(4e-15, 4 * float(info.eps)), float(info.smallest_subnormal)
         for update in (one_update, jax.jit(one_update, static_argnums=0)):
             found = np.asarray(update(fromage(0.01), param, grad), np.float64)
-            np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
+            assert_allclose(found, expected, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
@@ -87,8 +88,8 @@ def test_zero_norms_take_the_plain_step(shape):
     zeros, ones = jnp.zeros(shape), jnp.ones(shape)
     root = math.sqrt(1 + 0.1**2)
     of = lambda param, grad: one_update(fromage(0.1), param, grad)
-    np.testing.assert_allclose(of(zeros, ones), -0.1 / root * ones, rtol=1e-6)
-    np.testing.assert_allclose(of(ones, zeros), (1 / root - 1) * ones, rtol=1e-5)
+    assert_allclose(of(zeros, ones), -0.1 / root * ones, rtol=1e-6)
+    assert_allclose(of(ones, zeros), (1 / root - 1) * ones, rtol=1e-5)
     assert not np.asarray(of(zeros, zeros)).any()
 
 
@@ -98,7 +99,7 @@ def test_min_norm_bounds_norms_from_below(min_norm, ratio):
     root = math.sqrt(1 + 0.1**2)
     expected = (1 / root - 1) * param - 0.1 * ratio / root * grad
     found = one_update(fromage(0.1, min_norm=min_norm), param, grad)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert_allclose(found, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [BF16, F32, F64])
@@ -115,16 +116,16 @@ def test_the_bound_on_the_norm_holds_and_is_that_of_the_first_params(dtype):
     for name, leaf in found.items():
         bound = 1.5 * norm(params[name])
         assert state.max_norm[name].dtype == (F64 if dtype == F64 else F32)
-        np.testing.assert_allclose(state.max_norm[name], bound, rtol=1e-6)
+        assert_allclose(state.max_norm[name], bound, rtol=1e-6)
         slack = max(1e-6, 2 * float(jnp.finfo(dtype).eps))
-        np.testing.assert_allclose(norm(leaf), bound, rtol=slack)
+        assert_allclose(norm(leaf), bound, rtol=slack)
     assert norm(free["w"]) > 2 * norm(found["w"])
 
 
 def test_the_bound_holds_where_norms_overflow():
     param = jnp.full(400, 3e38)
     found = one_update(fromage(0.1, p_bound=0.01), param, param)
-    np.testing.assert_allclose(found, -0.99 * 3e38, rtol=1e-6)
+    assert_allclose(found, -0.99 * 3e38, rtol=1e-6)
 
 
 def test_an_infinite_bound_is_none():

@@ -10,7 +10,7 @@ from jax.test_util import check_grads
 
 import dtypeguard
 from dtypeguard import DtypeGuardWarning, guard, multi_steps
-from tests.support.dtypes import BF16, F32, F64, I32
+from tests.support.dtypes import BF16, C64, F32, F64, I32
 from tests.support.helpers import assert_close, assert_same, set_x64, types
 from tests.support.quadratic import add, make_params
 
@@ -152,7 +152,7 @@ def test_without_jit_the_inner_update_is_not_traced():
         (BF16, None, BF16),
         (F32, BF16, BF16),
         (F64, F32, F64),
-        (jnp.complex64, F32, jnp.complex64),
+        (C64, F32, C64),
         (I32, F32, F32),
     ],
     ids=str,
@@ -273,5 +273,5 @@ def test_derivative_through_a_scan():
 
         return lax.scan(body, (start, opt.init(start)), None, length=4)[0][0]
 
-    at = jnp.array([1.0, 2.0]), jnp.float32(0.1)
+    at = jnp.array([1.0, 2.0]), F32(0.1)
     check_grads(jax.jit(after), at, 1, rtol=2e-2, eps=1e-2)

@@ -11,7 +11,7 @@ from jax.test_util import check_grads
 
 import dtypeguard
 from dtypeguard import DtypeDriftError, apply_updates, guard, prodigy, record, restore
-from tests.support.dtypes import BF16, F16, F32
+from tests.support.dtypes import BF16, F16, F32, I32
 from tests.support.helpers import assert_close, assert_same, types
 from tests.support.quadratic import make_params, run
 
@@ -105,7 +105,7 @@ def test_the_smallest_first_estimates(estim_lr0, dtype):
 def test_while_gradients_are_zero_nothing_moves(dtype):
     """Optax is NaN from the first such step on."""
     params, opt = make_params(dtype), prodigy(weight_decay=0.1)
-    start = opt.init(params)._replace(count=jnp.int32(3))
+    start = opt.init(params)._replace(count=I32(3))
     zeros = lambda params: tree_util.tree_map(jnp.zeros_like, params)
     assert_same(run(opt, params, 3, zeros), (params, start))
     with jax.debug_nans(True):  # nor does it divide by 0
@@ -119,7 +119,7 @@ def test_a_rate_of_zero_takes_no_step():
     params, opt = make_params(), prodigy(schedule, weight_decay=0.1)
     wild = lambda params: tree_util.tree_map(lambda p: jnp.full_like(p, jnp.nan), params)
     found, state = run(opt, params, 5, wild)
-    assert_same((found, state), (params, opt.init(params)._replace(count=jnp.int32(5))))
+    assert_same((found, state), (params, opt.init(params)._replace(count=I32(5))))
     later, state = run(opt, found, 20, state=state)
     assert_same(later, run(prodigy(weight_decay=0.1), params, 20)[0])
     assert int(state.steps_taken) == 20
@@ -171,7 +171,7 @@ def test_derivative_by_hyperparameters_that_are_arrays():
     def after(*args):
         return sum(jnp.sum(p**2) for p in tree_util.tree_leaves(trained(*args)))
 
-    at = jnp.float32(0.9), jnp.float32(0.1)
+    at = F32(0.9), F32(0.1)
     assert_close(trained(*at), trained(0.9, 0.1), rtol=1e-5)
     assert is_finite(jax.grad(after)(*at))
     check_grads(lambda decay: after(at[0], decay), at[1:], 1, rtol=2e-2, eps=4e-3)

@@ -8,7 +8,7 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from dtypeguard.testing import check_precision
-from tests.support.dtypes import F32, U32
+from tests.support.dtypes import F32, F64, I32, U32
 from tests.support.helpers import needs_numbers, set_x64
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
@@ -135,7 +135,7 @@ SILENT = {
     "a ring": lambda x: x[(LARGE * 6 + 7) % 3],
     "guarded": lambda x: x * jnp.where(x > 0, jnp.log(x), jnp.log(-x)).astype(int),
     "selected away": lambda x: x * jnp.where(x < 0, jnp.log(-x).astype(int), 7),
-    "a limit": lambda x: x * (jnp.iinfo(jnp.int32).max - jnp.arange(3)),
+    "a limit": lambda x: x * (jnp.iinfo(I32).max - jnp.arange(3)),
 }
 
 
@@ -147,9 +147,9 @@ def test_what_is_meant_to_wrap_or_is_not_used(name):
 def test_integers_of_64_bits():
     with set_x64(True):
         far = lambda x: x * ((2**62 + jnp.arange(3)) * 2)
-        assert audit_precision(far, X, wide=jnp.float64).integers[0].count == 3
+        assert audit_precision(far, X, wide=F64).integers[0].count == 3
         near = lambda x: x * (jnp.int64(2**63 - 4) + jnp.arange(3))
-        assert not audit_precision(near, X, wide=jnp.float64).integers
+        assert not audit_precision(near, X, wide=F64).integers
 
 
 def test_a_time_that_is_narrowed_before_its_bits_are_a_key():
@@ -157,7 +157,7 @@ def test_a_time_that_is_narrowed_before_its_bits_are_a_key():
 
     def noise(time):
         bits = lax.bitcast_convert_type(time.astype(F32), U32)  # narrowed
-        return jax.random.normal(jax.random.fold_in(KEY, bits), (), jnp.float64)
+        return jax.random.normal(jax.random.fold_in(KEY, bits), (), F64)
 
     with set_x64(True):
         report = audit_precision(jax.vmap(noise), 1 + 1e-8 * jnp.arange(6))
@@ -169,5 +169,5 @@ def test_a_time_that_is_narrowed_before_its_bits_are_a_key():
 
 
 def test_a_bool_has_nothing_of_the_number_that_it_is_made_of():
-    f = lambda x: x.astype(jnp.float16).astype(bool).astype(jnp.int32) + x
+    f = lambda x: x.astype(jnp.float16).astype(bool).astype(I32) + x
     assert not audit_precision(f, 0.3 + 1e-5 * jnp.arange(4)).narrowed

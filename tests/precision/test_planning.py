@@ -177,7 +177,8 @@ def test_a_program_that_raises_in_narrow_types_is_infinitely_far_off():
     def f(w, x):
         z = x @ w
         off = jnp.abs(jnp.sum(z, 0) - jnp.sum(x, 0) @ w)
-        return equinox.error_if(jnp.tanh(x @ w), jnp.any(off > 1e-2), "not conserved")
+        made = equinox.error_if(jnp.tanh(x @ w), jnp.any(off > 1e-2), "not conserved")
+        return made, x > 9, jax.random.key(0)
 
     args = normal(0, 8, 8), normal(1, 16, 8)
     found = searched(f, args, 0.02)

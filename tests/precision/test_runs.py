@@ -10,7 +10,7 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from tests.support import helpers
-from tests.support.dtypes import BF16, F32
+from tests.support.dtypes import BF16, F16, F32
 from tests.support.helpers import needs_numbers
 from tests.support.references import cast
 
@@ -136,8 +136,8 @@ def large_loss(scale, params, x):
 def test_gradients_outside_of_float16_want_a_loss_scale_that_was_tried(loss):
     """What is printed is what the edited program gives, which no line in float32 does."""
     keys = jax.random.split(jax.random.PRNGKey(0), 4)
-    params = [jax.random.normal(key, (32, 32), jnp.float16) / 6 for key in keys[1:]]
-    x = jax.random.normal(keys[0], (128, 32), jnp.float16)
+    params = [jax.random.normal(key, (32, 32), F16) / 6 for key in keys[1:]]
+    x = jax.random.normal(keys[0], (128, 32), F16)
     gradient = functools.partial(jax.grad(loss, argnums=1), 1.0)
     report = audit_precision(gradient, params, x)
     assert not report.fix

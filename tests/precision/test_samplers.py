@@ -5,22 +5,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import random
 
 from dtypeguard import audit_precision
 from tests.support.dtypes import BF16, F16, F32
 from tests.support.helpers import needs_numbers, normal
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
-KEY = jax.random.key(0)
+KEY = random.key(0)
 X, W = normal(0, 64, 8), normal(1, 8)
 NARROW = X[:9, 0].astype(BF16)
 
 SAMPLERS = {
-    "exponential": lambda key: jax.random.exponential(key, (64,)),
-    "gamma": lambda key: jax.random.gamma(key, 2.0, (64,)),
-    "gumbel": lambda key: jax.random.gumbel(key, (64,)),
-    "normal": lambda key: jax.random.normal(key, (64,)),
-    "permutation": lambda key: jax.random.permutation(key, jnp.arange(64.0)),
+    "exponential": lambda key: random.exponential(key, (64,)),
+    "gamma": lambda key: random.gamma(key, 2.0, (64,)),
+    "gumbel": lambda key: random.gumbel(key, (64,)),
+    "normal": lambda key: random.normal(key, (64,)),
+    "permutation": lambda key: random.permutation(key, jnp.arange(64.0)),
 }
 
 
@@ -37,19 +38,19 @@ def test_a_sampler_loses_nothing_and_is_finite_in_narrow_types(name):
 
 
 def test_a_compiled_loop_rounds_a_narrow_sample_as_well():
-    keys = jax.random.split(KEY, 9)
-    draws = lambda keys: jax.lax.map(lambda key: jax.random.normal(key, (50,), BF16), keys)
+    keys = random.split(KEY, 9)
+    draws = lambda keys: jax.lax.map(lambda key: random.normal(key, (50,), BF16), keys)
     assert not audit_precision(draws, keys).error
 
 
 def of_mean(x):
     mean = x * x * x  # loses
-    return mean + jax.random.normal(KEY, mean.shape, mean.dtype)
+    return mean + random.normal(KEY, mean.shape, mean.dtype)
 
 
 def of_bounds(x):
     low = jnp.tanh(x)  # loses
-    return jax.random.uniform(KEY, low.shape, low.dtype, minval=low, maxval=2.0)
+    return random.uniform(KEY, low.shape, low.dtype, minval=low, maxval=2.0)
 
 
 @pytest.mark.parametrize("f", [of_mean, of_bounds])
@@ -66,7 +67,7 @@ def test_a_gradient_through_dropout_has_the_same_mask_on_both_sides():
 
 def test_what_a_user_makes_of_random_bits_is_the_users():
     def f(key):
-        bits = jax.random.bits(key, (64,))
+        bits = random.bits(key, (64,))
         return jnp.log((bits >> 9).astype(F32) * 2.0**-23 + 1e-3)
 
     report = audit_precision(f, KEY)
@@ -75,11 +76,11 @@ def test_what_a_user_makes_of_random_bits_is_the_users():
 
 
 DRAWN = {
-    "normal": lambda x: jax.random.normal(KEY, x.shape, x.dtype),
-    "uniform": lambda x: jax.random.uniform(KEY, x.shape, x.dtype),
-    "truncated": lambda x: jax.random.truncated_normal(KEY, -2, 2, x.shape, x.dtype),
-    "kept": lambda x: jax.random.bernoulli(KEY, jnp.asarray(0.3, x.dtype), x.shape),
-    "integers": lambda x: jax.random.randint(KEY, x.shape, 0, 9),
+    "normal": lambda x: random.normal(KEY, x.shape, x.dtype),
+    "uniform": lambda x: random.uniform(KEY, x.shape, x.dtype),
+    "truncated": lambda x: random.truncated_normal(KEY, -2, 2, x.shape, x.dtype),
+    "kept": lambda x: random.bernoulli(KEY, jnp.asarray(0.3, x.dtype), x.shape),
+    "integers": lambda x: random.randint(KEY, x.shape, 0, 9),
 }
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_array_equal
 
 from dtypeguard import apply_updates
 from dtypeguard._rounding.rounding import random_bits, round_with, stochastic_round
@@ -74,7 +75,7 @@ def test_rounds_to_one_of_two_neighbours(dtype):
         exact = np.isnan(values) | (np.abs(values) >= np.finfo(np.float32).tiny)
         taken = (result == low) | (result == high)
         assert (taken | ~exact)[within].all()
-        np.testing.assert_array_equal(result[~within], nearest[~within].astype(np.float64))
+        assert_array_equal(result[~within], nearest[~within].astype(np.float64))
 
 
 @every_dtype
@@ -84,7 +85,7 @@ def test_exact_values_stay_exact(dtype, bits):
     values = words.view(dtype)
     result = np.asarray(rounded(values.astype(np.float32), dtype, np.uint32(bits)))
     is_nan = np.isnan(values.astype(np.float32))
-    np.testing.assert_array_equal(result.view(words.dtype)[~is_nan], words[~is_nan])
+    assert_array_equal(result.view(words.dtype)[~is_nan], words[~is_nan])
     nans = np.array([0x7F800001, 0x7FFFFFFF, 0xFF800001, 0xFFFFFFFF], np.uint32)
     nans = np.concatenate([nans.view(np.float32), values[is_nan].astype(np.float32)])
     result = np.asarray(rounded(nans, dtype, np.uint32(bits)))
@@ -153,14 +154,14 @@ def test_after_does_not_change_the_result(dtype, before):
 
 def test_bits_are_a_function_of_words_and_place():
     bits = random_bits((7, 8), (3, 5))
-    np.testing.assert_array_equal(bits, BITS((7, 8), (3, 5)))
-    np.testing.assert_array_equal(bits.ravel(), random_bits((7, 8), (15,)))
+    assert_array_equal(bits, BITS((7, 8), (3, 5)))
+    assert_array_equal(bits.ravel(), random_bits((7, 8), (15,)))
     assert random_bits((7, 8), ()) == bits[0, 0]
     assert random_bits((7, 8), (0, 3)).shape == (0, 3)
     with set_x64(True):
-        np.testing.assert_array_equal(bits, random_bits((7, 8), (3, 5)))
+        assert_array_equal(bits, random_bits((7, 8), (3, 5)))
         args = (jnp.ones((3, 5), F32), bits)
-        round_to = lambda x, bits: stochastic_round(x, jnp.dtype(jnp.float16), bits)
+        round_to = lambda x, bits: stochastic_round(x, jnp.dtype(F16), bits)
         assert count_float64(round_to, *args) == 0
 
 
@@ -187,7 +188,7 @@ def test_none_and_float0_updates_leave_their_param():
     )
     moved = apply_updates(model, updates)
     assert moved.activation is model.activation
-    np.testing.assert_array_equal(moved.layers[0].bias, model.layers[0].bias + 1)
+    assert_array_equal(moved.layers[0].bias, model.layers[0].bias + 1)
     assert apply_updates({"w": None}, {"w": jnp.ones(2, F32)}) == {"w": None}
     count = jnp.ones(2, I32)
     assert apply_updates(count, np.zeros(2, jax.dtypes.float0)) is count
@@ -224,7 +225,7 @@ def test_small_steps_are_lost_without_a_key_and_not_with_one(dtype, update_dtype
     small = float(jnp.finfo(dtype).eps) / 16
     updates = {"w": jnp.full((4, 25_000), small, update_dtype)}
     nearest = apply_updates(params, updates)
-    np.testing.assert_array_equal(nearest["w"].astype(F32), 1)
+    assert_array_equal(nearest["w"].astype(F32), 1)
     rounded = apply_updates(params, updates, key=jax.random.key(0))
     assert types(rounded) == types(params)
     mean = rounded["w"].astype(F32).mean() - 1

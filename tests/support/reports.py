@@ -19,6 +19,7 @@ import numpy as np
 import optax
 import optax.contrib
 from jax import lax, tree_util
+from numpy.testing import assert_allclose
 
 import dtypeguard
 from tests.support.dtypes import BF16, F32
@@ -57,7 +58,7 @@ def prodigy_under_x64(opt):
 
     params = train(start(F32))
     assert params["w"].dtype == F32
-    np.testing.assert_allclose(params["w"], GOAL, atol=1e-2)
+    assert_allclose(params["w"], GOAL, atol=1e-2)
 
 
 def schedule_free_in_multi_steps(opt):
@@ -82,7 +83,7 @@ def schedule_free_in_multi_steps(opt):
         grads = {"w": jax.grad(distance)(truth)["w"] + rows.mean(axis=0)}
         updates, state = inner.update(grads, state, truth)
         truth = apply(truth, updates)
-    np.testing.assert_allclose(np.float32(params["w"]), truth["w"], atol=0.05)
+    assert_allclose(np.float32(params["w"]), truth["w"], atol=0.05)
 
 
 def lbfgs_in_equinox_scan(opt):
@@ -103,7 +104,7 @@ def lbfgs_in_equinox_scan(opt):
 
     params = train(start(F32))
     assert params["w"].dtype == F32
-    np.testing.assert_allclose(params["w"], GOAL, atol=1e-3)
+    assert_allclose(params["w"], GOAL, atol=1e-3)
 
 
 def decay(count):
@@ -121,7 +122,7 @@ def fromage_with_schedule(opt):
         grads, rate = 2 * np.arange(1, 5) * (truth - GOAL), 0.1 * 0.9**count
         step = rate * grads * np.linalg.norm(truth) / np.linalg.norm(grads)
         truth = (truth - step) / np.sqrt(1 + rate**2)
-    np.testing.assert_allclose(params["w"], truth, rtol=1e-4)
+    assert_allclose(params["w"], truth, rtol=1e-4)
 
 
 def zero_nans_in_multi_steps(opt):
@@ -133,7 +134,7 @@ def zero_nans_in_multi_steps(opt):
         updates, state = step({"w": jnp.asarray(grads, F32)}, state, params)
         params = apply(params, updates)
     truth = START - 0.5 * np.array([2.0, 0.0, 2.0, 2.0])
-    np.testing.assert_allclose(params["w"], truth, rtol=1e-6)
+    assert_allclose(params["w"], truth, rtol=1e-6)
 
 
 def schedule_free():
@@ -179,7 +180,7 @@ REPORTS = (
         bare=lambda: optax.contrib.prodigy(),
         parts={
             "guard": lambda: dtypeguard.guard(optax.contrib.prodigy()),
-            "prodigy": lambda: dtypeguard.prodigy(),
+            "prodigy": dtypeguard.prodigy,
         },
         live={"0.1.9": RAISES, "0.2.3": RAISES},
         x64=True,

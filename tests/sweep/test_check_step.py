@@ -14,7 +14,7 @@ import pytest
 
 from dtypeguard import audit, guard_step, strong
 from dtypeguard.testing import check_step
-from tests.support.dtypes import BF16, F32
+from tests.support.dtypes import BF16, F32, I32
 from tests.support.helpers import set_x64
 
 pytestmark = pytest.mark.third_party
@@ -92,7 +92,7 @@ def test_a_rule_by_itself():
 
 
 def test_a_report_says_what_a_guard_does_not_mend():
-    _, text = broken(lambda state: state + 0.5, jnp.ones(2, jnp.int32))
+    _, text = broken(lambda state: state + 0.5, jnp.ones(2, I32))
     assert "guard_step does not fix this: DtypeDriftError" in text
 
     def raises(state):
@@ -102,7 +102,7 @@ def test_a_report_says_what_a_guard_does_not_mend():
 
 
 def test_a_guarded_step_with_a_weak_first_carry_should_begin_strongly():
-    step = guard_step(lambda state, x: (state[0] + x, state[1] + jnp.ones((), jnp.int32)))
+    step = guard_step(lambda state, x: (state[0] + x, state[1] + jnp.ones((), I32)))
     _, text = broken(step, (jnp.zeros(3, BF16), 0), jnp.ones(3))
     assert "\nBegin with dtypeguard.strong(state). " in text
     assert "Guard it" not in text
@@ -195,7 +195,7 @@ def test_a_constant_that_a_step_changes_is_compiled_again(step, first, count):
 
 def test_a_constant_that_becomes_an_array_is_named():
     """The tree is the same, but not what is data in it."""
-    step = lambda model: Model(model.weight * 2, model.temperature * jnp.float32(0.9))
+    step = lambda model: Model(model.weight * 2, model.temperature * F32(0.9))
     model = Model(jnp.ones(3), 2.0)
     (drift,) = audit(step, model).drifts
     assert (drift.path, drift.kind) == ("model.temperature", "structure")

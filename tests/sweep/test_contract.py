@@ -13,7 +13,7 @@ import pytest
 from jax import lax, tree_util
 
 from dtypeguard import DtypeGuardWarning, guard
-from tests.support.dtypes import BF16, F32
+from tests.support.dtypes import BF16, F32, I32
 from tests.support.helpers import OPTAX, assert_same, needs_x64_scope, set_x64, types
 from tests.support.hlo import optimized_hlo
 from tests.support.optimizer_sweep.catalog import by_id, entries
@@ -102,8 +102,8 @@ def in_equinox_scan(loop, kind):
 
 
 def in_while_loop(loop):
-    body = lambda c: (c[0] + jnp.int32(1), loop.traced(c[1]))
-    return lax.while_loop(lambda c: c[0] < 2, body, (jnp.int32(0), loop.carry))[1]
+    body = lambda c: (c[0] + I32(1), loop.traced(c[1]))
+    return lax.while_loop(lambda c: c[0] < 2, body, (I32(0), loop.carry))[1]
 
 
 CONTROL_FLOW = {

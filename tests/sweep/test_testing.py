@@ -9,7 +9,7 @@ from jax import lax
 
 from dtypeguard import Policy, audit, guard
 from dtypeguard.testing import check_contract, parametrize_with_checks
-from tests.support.dtypes import BF16, F32, F64
+from tests.support.dtypes import BF16, F32, F64, I32
 from tests.support.helpers import HAS_X64_SCOPE, needs_x64_scope, set_x64
 from tests.support.optimizer_sweep.catalog import by_id
 
@@ -75,7 +75,7 @@ def _with_table():
 COUNTER = "state_types", "scan", "cond", "while_loop", "one_compilation"
 BROKEN = {
     "int counter becomes float": (
-        lambda: _optimizer(lambda p: jnp.zeros((), jnp.int32), lambda n: n + 0.5),
+        lambda: _optimizer(lambda p: jnp.zeros((), I32), lambda n: n + 0.5),
         {*COUNTER},
     ),
     "weak first state": (
@@ -190,7 +190,7 @@ def test_params_and_extra_args_of_the_callers(how):
 
     seen = []
     opt = optax.GradientTransformationExtraArgs(lambda p: optax.EmptyState(), update)
-    params = {"a": jax.ShapeDtypeStruct((2, 5), F32), "n": jnp.ones((), jnp.int32)}
+    params = {"a": jax.ShapeDtypeStruct((2, 5), F32), "n": jnp.ones((), I32)}
     check_contract(opt, params, extra_args={"reduce": how}, configurations="bf16/f32")
     wide = dtypes(params)
     assert all(x == (how, wide | {"a": BF16}, wide) for x in seen)

@@ -264,7 +264,9 @@ class ByPlan(Propagation[PlannedType]):
         is_spread = name in _SPREADS
         if name == "broadcast_in_dim":
             # `jax.export` has symbolic sizes, which can be equal, but have no order.
-            is_spread = eqn.outvars[0].aval.size != eqn.invars[0].aval.size
+            operand = eqn.invars[0].aval
+            result = eqn.outvars[0].aval
+            is_spread = result.size != operand.size
         if is_spread:
             return self._spread
         return self._moved
@@ -276,7 +278,9 @@ class ByPlan(Propagation[PlannedType]):
         return entry
 
     def _entry_for(self, computes: Computes) -> int:
-        return FIRST_DTYPE + self._dtypes.setdefault(computes, len(self._dtypes))
+        next_place = len(self._dtypes)
+        place = self._dtypes.setdefault(computes, next_place)
+        return FIRST_DTYPE + place
 
     def _as_written(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         self.entries[node.number] = WRITTEN

@@ -123,7 +123,8 @@ class PlanUse:
             row = f"  {entry}"
             names = self._names_like(entry)
             # Even a poor match shows how lines of this program are named.
-            nearest = difflib.get_close_matches(str(entry), names, n=1, cutoff=0.1)
+            text = str(entry)
+            nearest = difflib.get_close_matches(text, names, n=1, cutoff=0.1)
             for name in nearest:
                 row += f': the nearest there is "{name}"'
             rows.append(row)

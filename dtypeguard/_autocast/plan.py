@@ -219,7 +219,8 @@ def _plan_of_data(data: dict[str, Any]) -> Plan:
     for key in _NUMBER_KEYS:
         # A program may have been infinitely far off.
         number = data.get(key, 0.0)
-        is_usable = isinstance(number, (int, float)) and number >= 0
+        is_number = isinstance(number, (int, float))
+        is_usable = is_number and number >= 0
         _require(is_usable, key, number, "a number from 0 up, or take the line out")
     fields = dict(data)
     del fields["version"]

@@ -33,7 +33,10 @@ def find_causes(
     functions: Iterable[FunctionChange], leaves: Sequence[LeavesChange], step: TracedStep
 ) -> list[LockCause]:
     """Finds the lines behind differences, but for functions that only moved."""
-    changes = {change.function: change for change in functions if change.rows}
+    changes: _Changes = {}
+    for change in functions:
+        if change.rows:
+            changes[change.function] = change
     rows_of_line = collections.defaultdict(list)
     odd_values = set()
     for change in leaves:

@@ -87,7 +87,8 @@ def compared(step: TracedStep, path: str) -> Locked:
     lock = read_lock(path)
     functions, leaves = differences(lock, step)
     # A step that computes the same may have another name.
-    differs = leaves or any(change.rows for change in functions)
+    has_changed = any(change.rows for change in functions)
+    differs = leaves or has_changed
     name = step.lock.step
     # Of another step every line would differ: the file is the mistake, not the step.
     if lock.step != name and differs:

@@ -86,7 +86,11 @@ class TracedStep(NamedTuple):
 
     def makers(self, values: AbstractSet[int]) -> list[Computation]:
         """Returns the calls that give any of these values."""
-        return [call for call in self.computations if call.gives.keys() & values]
+        calls = []
+        for call in self.computations:
+            if call.gives.keys() & values:
+                calls.append(call)
+        return calls
 
 
 def lock_of(

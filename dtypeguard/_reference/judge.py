@@ -105,7 +105,10 @@ class Judge:
         self._paths = traced.outputs
         self._formats = formats
         avals = traced.program.out_avals
-        self._is_exact = [not is_inexact(aval) for aval in avals]
+        self._is_exact: list[bool] = []
+        for aval in avals:
+            is_exact = not is_inexact(aval)
+            self._is_exact.append(is_exact)
         self._narrow = _narrowest_dtype(traced.avals, formats)
         self._is_short = bits(self._narrow) < 32
         self._shows_in = "float64"
@@ -442,7 +445,9 @@ def _subtract(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Returns the difference; 0 where both are the same infinity, or both not a number."""
     with np.errstate(invalid="ignore"):
         are_equal = x == y
-        both_are_nan = np.isnan(x) & np.isnan(y)
+        x_is_nan = np.isnan(x)
+        y_is_nan = np.isnan(y)
+        both_are_nan = x_is_nan & y_is_nan
         are_equal |= both_are_nan
         difference = x - y
         return np.where(are_equal, 0.0, difference)

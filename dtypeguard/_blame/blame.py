@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from .._leaves.dtypes import is_weak
+from .._leaves.dtypes import is_weak, kind
 from .._leaves.types import Aval
 from .._program.graph import Equation, Graph
 from .._program.jaxprs import SHAPES
@@ -130,7 +130,10 @@ class Region:
         # A loop may start from a constant and add only values that fit it.
         for value in walked:
             if value in self.graph.constants:
-                begins.append(Blame(operand=value))
+                stack = self.graph.constants[value].user.stack
+                user = Equation("constant", (), stack)
+                begin = Blame(cause=user, operand=value)
+                begins.append(begin)
         begins.append(Blame())
         return begins[0]
 
@@ -181,12 +184,21 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
         leaves: the inputs that are the leaf, as bits.
     """
     region = Region(graph, matches)
+    kinds = _kinds_of(graph, graph.inputs, leaves)
     walked: list[int] = []
+    from_mask: list[int] = []
     for value in region.walk([output]):
         walked.append(value)
-        depends_on_leaf = graph.dependencies(value) & leaves
-        if depends_on_leaf and region.is_begin(value):
+        if not region.is_begin(value):
+            continue
+        kinds_read = _kinds_of(graph, graph.made_by[value].inputs, leaves)
+        if kinds_read & kinds:
             return region.promotion(walked)
+        # A mask or a count of the leaf is to blame only if nothing else is.
+        if kinds_read and not from_mask:
+            from_mask = list(walked)
+    if from_mask:
+        return region.promotion(from_mask)
     # The output no longer depends on the leaf: the nearest equation replaced it.
     replacement = None
     for value in walked:
@@ -196,3 +208,13 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
     if cause is replacement:
         cause = None
     return Blame(replacement, cause, root.operand)
+
+
+def _kinds_of(graph: Graph, values: Sequence[int], leaves: int) -> set[str]:
+    """Returns the kinds of dtypes of those values that depend on some leaves."""
+    kinds = set()
+    for value in values:
+        if graph.dependencies(value) & leaves:
+            dtype = getattr(graph.avals[value], "dtype", None)
+            kinds.add(kind(dtype))
+    return kinds

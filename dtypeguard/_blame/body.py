@@ -167,7 +167,8 @@ class Body:
             return lines, ""
         lines = Why()
         passed_on = ""
-        if not is_weak(aval):
+        has_value = graph.constants[output].value is not None
+        if not (has_value and is_weak(aval)):
             lines = lines_beyond(graph)(output)
             passed_on = "closed over"
         if lines.origin is None and self.code:

@@ -55,7 +55,8 @@ def why(
     if beyond is None:
         beyond = lines_beyond(graph)
     # No equation of the program makes them.
-    if output in graph.constants or output in graph.inputs:
+    is_leaf = output in graph.inputs and leaves >> output & 1
+    if output in graph.constants or is_leaf:
         return beyond(output)
     blamed = blame(graph, output, matches, leaves)
     origin = line_of(blamed.promotion)
@@ -101,7 +102,7 @@ def line_of(equation: Equation | None) -> Origin | None:
     return Written(equation.stack).origin
 
 
-def of_weak_leaf(program: Program, number: int, leaf: Leaf) -> Why:
+def of_weak_leaf(program: Program, number: int, leaf: Leaf, name: str) -> Why:
     """Returns the line that made a leaf of the first carry of a program weak."""
     first = program.first
     if first is not None:
@@ -112,7 +113,7 @@ def of_weak_leaf(program: Program, number: int, leaf: Leaf) -> Why:
         if line is not None:
             return Why(line)
     if is_python_number(leaf):
-        return Why(of_number("", leaf))
+        return Why(of_number(name, leaf))
     line = recorded(leaf).root
     return Why(line or line_of_tracer(leaf))
 
@@ -146,7 +147,7 @@ def recorded(value: Leaf) -> Why:
 
 
 def of_number(name: str, value: object) -> Origin | None:
-    """Returns the line that gave a Python number, by its name or if one line alone did."""
+    """Returns the line that gave a Python number, by its name."""
     record = RECORD.recorder.record_of_number(name, value)
     if record is None:
         return None

@@ -10,7 +10,7 @@ from .._blame.behind import lines_of_index
 from .._blame.provenance import of_argument
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
 from .._leaves.types import DType
-from .._source.files import is_installed
+from .._source.files import is_installed, is_users
 from .._source.origin import Why, origin_at
 from .._source.syntax import line_of_option
 from .._tracebacks.sites import Argument, Site, arguments, looked_up
@@ -128,6 +128,10 @@ def find_checked(failure: Failure, complaint: Complaint) -> Finding | None:
             wanted = _dtype_that_is_expected(refused, complaint)
             leaves = [leaf_of(x, wanted, site) for x in refused]
             return refused_call(site, leaves)
+        # A function that JAX calls has raised it.
+        called = [frame.f_code.co_filename for frame in site.called_frames[:1]]
+        if complaint.wanted is None and not all(map(is_users, called)):
+            return None
     return None
 
 

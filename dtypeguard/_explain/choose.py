@@ -357,6 +357,8 @@ def _as_argument(leaf: RefusedLeaf, dtype: DType, line: str) -> Remedy:
     """Returns the remedy for an argument at a line."""
     if is_python_number(leaf.value):
         return give_number(leaf, line, dtype)
-    if line == leaf.made_at and not leaf.is_computed:
+    has_source = leaf.why.cause is not None
+    is_promoted = leaf.why.is_promoted and not leaf.is_narrower_than(dtype)
+    if line == leaf.made_at and not has_source and not is_promoted:
         return begin_as(leaf, line, dtype)
     return cast(leaf, line, dtype, f"cast {NAMES} to {dtype}")

@@ -65,9 +65,12 @@ class CompilingCall:
         function = self.function
         method = static(type(function), "__call__")
         # To ask the object for its signature may run a function of the user's.
-        if type(method) is FunctionType:
+        # That of a `custom_jvp` binds to no names.
+        is_of_jax = package_of(type(function)) in ("jax", "jaxlib")
+        if type(method) is FunctionType and not is_of_jax:
             function = MethodType(method, function)
-        return bound_arguments(function, self.args, self.kwargs)
+        by_name = bound_arguments(function, self.args, self.kwargs)
+        return by_name or {"args": self.args, "kwargs": self.kwargs}
 
     def leaves(self) -> dict[KeyPath, Leaf]:
         """Returns the inputs of the program by path."""

@@ -31,7 +31,7 @@ def lines_of_differences(
     """
     # Leaves that share a cause share a row.
     paths_by_row = collections.defaultdict(list)
-    for difference in differences:
+    for difference in sorted(differences, key=_is_of_values):
         row = (_text(difference), _facts(difference))
         paths_by_row[row].append(difference.path)
     rows = list(paths_by_row)
@@ -49,6 +49,11 @@ def lines_of_differences(
             lines.append(f"    {line}")
     lines += and_more(len(rows[most:]))
     return lines + _advice(differences)
+
+
+def _is_of_values(difference: CallDifference) -> bool:
+    # Types come first: what is left out of a list is least told by values.
+    return difference.types is None
 
 
 def _text(difference: CallDifference) -> str:

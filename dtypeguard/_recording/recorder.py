@@ -90,8 +90,8 @@ class Recorder:
         # Arrays and variables of jaxprs, by identity.
         self._records: dict[int, tuple[Any, ValueRecord]] = {}
         self._strong: deque[int] = deque()  # those that have no weak references
-        # Python numbers, by their text and their names.
-        self._numbers: dict[str, dict[str, ValueRecord]] = {}
+        # Python numbers, by their names and their text.
+        self._numbers: dict[tuple[str, str], ValueRecord] = {}
         # By the identities of a frame and of its code: another function may take the frame.
         self._running: dict[tuple[int, int], _RunningLine] = {}
         # By file and number, as they were looked at last.
@@ -111,16 +111,11 @@ class Recorder:
         return record
 
     def record_of_number(self, name: str, value: object) -> ValueRecord | None:
-        """Returns how a number came to be, by its name or if one line alone gave it."""
+        """Returns how a number came to be, by its name."""
         if not is_number(value):
             return None
-        by_name = self._numbers.get(repr(value), {})
-        # Many ints are equal, which says nothing.
-        if name in by_name or type(value) is int:
-            return by_name.get(name)
-        records = list(by_name.values())
-        places = {record.frames[0] for record in records}
-        return records[0] if len(places) == 1 else None
+        key = name, repr(value)
+        return self._numbers.get(key)
 
     def read_by(self, file: str, line: int) -> Sequence[ValueRecord]:
         """Returns the values that a line names, as it was looked at last."""
@@ -355,14 +350,15 @@ class Recorder:
         """Records a number under the line of a number that is named, else under its own."""
         if not is_number(number):
             return
-        by_name = self._numbers.setdefault(repr(number), {})
+        text = repr(number)
         number_type = value_type(number)
         record = ValueRecord(line.frames, number_type)
         # It may be given on under another name.
         sources = [*line.words.attributes, *line.words.read, name]
         for source in sources:
-            record = by_name.get(source, record)
-        by_name[name] = record
+            key = source, text
+            record = self._numbers.get(key, record)
+        self._numbers[name, text] = record
 
 
 def _key(frame: FrameType) -> tuple[int, int]:

@@ -162,8 +162,7 @@ class Region:
         if self._written(promoted).is_explicit:
             return Blame(equation)
         partners = self.partners(promoted, walked)
-        root = self.root(partners)
-        return dataclasses.replace(root, promotion=equation)
+        return dataclasses.replace(self.root(partners), promotion=equation)
 
     def _written(self, value: int) -> Written:
         equation = self.graph.made_by[value]

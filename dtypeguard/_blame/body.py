@@ -55,8 +55,7 @@ class Body:
     def carried(self) -> SplitTree:
         """The types of the carry."""
         carry = self.inputs[self.carry]
-        types = tree_util.tree_map(strong_type, carry)
-        return SplitTree(types)
+        return SplitTree(tree_util.tree_map(strong_type, carry))
 
     def program(self, jaxpr: Jaxpr) -> Program | None:
         """Returns a jaxpr as a program with the carry first; None if it does not fit.
@@ -103,8 +102,7 @@ class Body:
         return self._graph(self.jaxprs[0])
 
     def _graph(self, jaxpr: Jaxpr) -> Graph:
-        leaves = tree_util.tree_leaves(self.inputs)
-        return Graph(jaxpr, len(leaves))
+        return Graph(jaxpr, len(tree_util.tree_leaves(self.inputs)))
 
     def drifts(self, first: Sequence[Leaf]) -> Iterator[Iterator[Drift]]:
         """Yields what drifts, by each jaxpr that may be the body's.
@@ -131,9 +129,7 @@ class Body:
         def beyond(value: int) -> Why:
             if value not in first_leaves:
                 return beyond_graph(value)
-            name = names.get(value, "")
-            line = of_leaf(first_leaves[value], name)
-            return Why(line)
+            return Why(of_leaf(first_leaves[value], names.get(value, "")))
 
         # A loop takes weak leaves for strong ones.
         for drift in find(program, beyond):

@@ -199,14 +199,12 @@ def changes_of_structure(
             place = (TreeName(name), *path)
             old = old_types.get(path, _CONSTANT)
             new = new_types.get(path, _CONSTANT)
-            change = LeafChange(place, old, new)
-            changes.append(change)
+            changes.append(LeafChange(place, old, new))
     return changes
 
 
 def _types_by_path(parts: SplitTree) -> dict[KeyPath, LeafType | str]:
-    types = map(type_or_class, parts.arrays)
-    return dict(zip(parts.key_paths, types))
+    return dict(zip(parts.key_paths, map(type_or_class, parts.arrays)))
 
 
 def _changed_kinds(before: Aval, after: Aval) -> list[Kind]:

@@ -32,8 +32,7 @@ def of_argument(argument: Argument, site: Site) -> Why:
     # The record knows numbers by their text and names: they have no identity.
     if source is not None:
         identifier = getattr(source, "id", "")
-        name = getattr(source, "attr", identifier)
-        return Why(of_number(name, value))
+        return Why(of_number(getattr(source, "attr", identifier), value))
     if not is_recorded(site.file):
         return Why()
     line = origin_of_frame(site.frame, site.line)
@@ -130,5 +129,4 @@ def _graph_so_far(frame: Any, variable: Any) -> tuple[Graph, dict[int, int]]:
     values = list(constants.values())
     closed = SimpleNamespace(jaxpr=jaxpr, consts=values)
     graph = Graph(closed)
-    identities = map(id, variables)
-    return graph, dict(zip(identities, graph.outputs))
+    return graph, dict(zip(map(id, variables), graph.outputs))

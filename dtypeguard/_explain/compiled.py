@@ -32,8 +32,7 @@ def find_in_compiled(failure: Failure) -> Finding | None:
     for argument, info in zip(positional, _leaves_compiled_for(site)):
         if paths and dtype_of(argument.value) != info.dtype:
             leaf = leaf_of(argument, info.dtype, site)
-            path = paths.pop(0)
-            leaves.append(dataclasses.replace(leaf, path=path))
+            leaves.append(dataclasses.replace(leaf, path=paths.pop(0)))
     if leaves:
         return refused_call(site, leaves)
     return None

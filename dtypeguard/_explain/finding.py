@@ -157,8 +157,7 @@ class RefusedLeaf:
     @property
     def is_reshaped(self) -> bool:
         """Whether the values differ in their shapes."""
-        shapes = set(map(np.shape, self.values))
-        return len(shapes) > 1
+        return len(set(map(np.shape, self.values))) > 1
 
     @property
     def widens(self) -> bool:

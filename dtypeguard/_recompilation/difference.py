@@ -100,8 +100,7 @@ def compilation_of(call: CompilingCall) -> Compilation | None:
     graph = Graph(call.jaxpr)
     sizes: set[object] = set()
     for aval in graph.avals:
-        shape = getattr(aval, "shape", ())  # a token has none
-        sizes.update(shape)
+        sizes.update(getattr(aval, "shape", ()))
     return Compilation(
         cached=weakref.ref(call.cached),
         line=origin_of_code(code),
@@ -126,8 +125,7 @@ def call_differences(before: Compilation, after: Compilation) -> list[CallDiffer
     differences = []
     for path, part in after.parts.items():
         if part.identity != before.parts[path].identity:
-            difference = _difference(before, after, path)
-            differences.append(difference)
+            differences.append(_difference(before, after, path))
     return differences
 
 

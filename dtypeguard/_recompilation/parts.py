@@ -66,8 +66,7 @@ def parts_of_call(
 def _record_of_part(path: KeyPath, value: Any) -> ValueRecord | None:
     key = key_value(path[-1])
     name = str(key)
-    number = RECORD.recorder.record_of_number(name, value)
-    return number or record_of(value)
+    return RECORD.recorder.record_of_number(name, value) or record_of(value)
 
 
 def _constants(

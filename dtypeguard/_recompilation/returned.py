@@ -81,8 +81,7 @@ def _lines_of_change(graph: Graph, output: int, before: Leaf) -> Why:
     attribute = "dtype"
     if dtype_of(before) == aval.dtype:
         attribute = "weak_type"
-    changed = getattr(aval, attribute)
-    return why(graph, output, Has(attribute, changed))
+    return why(graph, output, Has(attribute, getattr(aval, attribute)))
 
 
 def _result_trees(call: CompilingCall, graph: Graph) -> list[_ResultTree]:

@@ -137,8 +137,7 @@ class Recorder:
 
     def on_call(self, frame: FrameType) -> None:
         """Links the numbers and tracers that a function is given to their lines."""
-        key = _key(frame)
-        self._running.pop(key, None)
+        self._running.pop(_key(frame), None)
         caller = _users_caller(frame)
         line = self._running_line(caller)
         variables = variables_of(frame)
@@ -159,8 +158,7 @@ class Recorder:
         """Links the tracers of a function, by name, to what they stand for."""
         values = [tracer for _, tracer in tracers]
         leaves = leaves_given_to_jax(frame, values, is_recorded)
-        first_line = frame.f_code.co_firstlineno
-        frames = _frames(frame, first_line)
+        frames = _frames(frame, frame.f_code.co_firstlineno)
         for (name, tracer), leaf in itertools.zip_longest(tracers, leaves):
             sources = []
             source = self._source(name, leaf)
@@ -174,8 +172,7 @@ class Recorder:
                 is_passed=True,
             )
             self._add(tracer, record)
-            variable = getattr(tracer, "val", tracer)
-            self._add(variable, record)
+            self._add(getattr(tracer, "val", tracer), record)
 
     def on_trace_end(self, frame: FrameType) -> None:
         """Links what a traced function closes over, and its results, to their lines."""
@@ -238,8 +235,7 @@ class Recorder:
 
     def _source(self, name: str, leaf: Leaf) -> ValueRecord | None:
         """Returns how an array or a number came to be."""
-        number = self.record_of_number(name, leaf)
-        return number or self.record_of(leaf)
+        return self.record_of_number(name, leaf) or self.record_of(leaf)
 
     # Lines
 
@@ -255,19 +251,16 @@ class Recorder:
             self._after_line(frame, before)
         number = frame.f_lineno
         words = words_at(frame.f_code, number)
-        frames = _frames(frame, number)
-        line = _RunningLine(number, words, frames)
+        line = _RunningLine(number, words, _frames(frame, number))
         # What lines do that are not seen would be taken for what this one does.
         if is_last:
             line.number = 0
-        key = _key(frame)
-        self._running[key] = line
+        self._running[_key(frame)] = line
         place = frame.f_code.co_filename, number
         self._lines[place] = line
         variables = variables_of(frame)
         for name in words.read:
-            global_value = frame.f_globals.get(name)
-            value = variables.get(name, global_value)
+            value = variables.get(name, frame.f_globals.get(name))
             line.read += self._reads_of(value)
 
     def _after_line(self, frame: FrameType, line: _RunningLine) -> None:
@@ -325,8 +318,7 @@ class Recorder:
             self._records[key] = value, record
             self._strong.append(key)
             if len(self._strong) > _MOST_STRONG:
-                oldest = self._strong.popleft()
-                self._records.pop(oldest, None)
+                self._records.pop(self._strong.popleft(), None)
 
     def _add_weakly(self, value: object, record: ValueRecord) -> None:
         key = id(value)
@@ -351,8 +343,7 @@ class Recorder:
         if not is_number(number):
             return
         text = repr(number)
-        number_type = value_type(number)
-        record = ValueRecord(line.frames, number_type)
+        record = ValueRecord(line.frames, value_type(number))
         # It may be given on under another name.
         sources = [*line.words.attributes, *line.words.read, name]
         for source in sources:

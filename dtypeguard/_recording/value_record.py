@@ -74,5 +74,4 @@ class ValueRecord:
             return array_type.dtype.kind in kinds
         if self.type.is_weak != array_type.is_weak:
             return False
-        names = names_in_jax(self.type.dtype)
-        return str(array_type.dtype) in names
+        return str(array_type.dtype) in names_in_jax(self.type.dtype)

@@ -32,8 +32,7 @@ def value_type(value: Leaf) -> ValueType:
     """Returns the type of an array or of a Python number."""
     if is_number(value):
         return ValueType(type(value), is_weak=True)
-    is_weak = getattr(value, "weak_type", False)
-    return ValueType(value.dtype, is_weak)
+    return ValueType(value.dtype, getattr(value, "weak_type", False))
 
 
 def names_in_jax(dtype: object) -> set[str]:

@@ -98,3 +98,12 @@ def test_of_a_conversion_that_a_function_makes_alone_later_values_are_no_cause()
     (drift,) = audit(step, struct(jnp.int32)).drifts
     assert drift.origin.code.endswith("# of itself")
     assert drift.cause is None
+
+
+def test_a_mask_of_a_leaf_is_to_blame_only_if_nothing_else_is():
+    def step(x):
+        y = x * np.ones(3, np.float32)  # widened
+        return y * (x > 0).astype(y.dtype)
+
+    (drift,) = audit(step, struct(BF16)).drifts
+    assert drift.origin.code.endswith("# widened")

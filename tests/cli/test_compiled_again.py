@@ -54,6 +54,23 @@ LISTED = {
             "guard_step(step, carry=('params', 'state'), returned=(0, 1)), or",
         ],
     ),
+    "a wrapper whose signature is another one, and a rule for derivatives": (
+        """
+        import functools, jax, jax.numpy as jnp
+
+        def inner(x):
+            return x * 2
+
+        outer = functools.wraps(inner)(lambda scale, x: inner(x) * scale)
+        act = jax.custom_jvp(lambda params: params["w"] * 2)
+        act.defjvp(lambda params, tangents: (act(*params), act(*tangents)))
+        for dtype in (jnp.float32, jnp.bfloat16):
+            x = jnp.ones(3, dtype)  # the array
+            jax.jit(outer)(1.0, x)
+            jax.jit(act)({"w": x})
+        """,
+        ["args[1]  float32 -> bfloat16", "params['w']  float32 -> bfloat16"],
+    ),
     "what a function closes over, and the culprit first": (
         """
         import jax, jax.numpy as jnp, numpy as np

@@ -196,3 +196,12 @@ def test_no_float_that_is_no_index_is_cast_to_an_int(call, is_cast):
     casts = re.findall(" (?:cast|make|begin) .*", note_on(call))
     assert bool(casts) == is_cast
     assert not any("HALVES" in line or "0.1" in line for line in casts)
+
+
+def test_what_a_function_that_jax_calls_complains_of_is_no_argument_of_the_call():
+    def check(x):
+        raise TypeError(f"expected float32, got {x.dtype}")
+
+    w = jnp.ones(3)
+    loss = lambda w: jax.vmap(check)(jnp.arange(3)).sum() + w.sum()
+    assert not notes(raised(lambda: jax.grad(loss)(w)))

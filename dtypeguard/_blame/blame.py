@@ -210,7 +210,7 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
 
 
 def _kinds_of(graph: Graph, values: Sequence[int], leaves: int) -> set[str]:
-    """Returns the kinds of dtypes of those values that depend on some leaves."""
+    """Returns the kinds of dtypes of the values that depend on some leaves."""
     kinds = set()
     for value in values:
         if graph.dependencies(value) & leaves:

@@ -8,6 +8,7 @@ from jax import tree_util
 from dtypeguard._leaves.compat import traced_anew
 from dtypeguard._numbers import plans
 from dtypeguard._numbers.formats import Formats
+from dtypeguard._numbers.nodes import Noted
 from dtypeguard._numbers.program import NumericProgram
 from dtypeguard._numbers.run import Probes, run
 from dtypeguard._program.aligned import WIDER, SecondTraces, beside_trace
@@ -40,17 +41,17 @@ class Planned:
         narrow = None if narrow is None else jnp.dtype(narrow)
         formats = Formats(jnp.dtype(wide), narrow)
         self.program = NumericProgram(jaxpr, formats, SecondTraces(constants))
-        self.decisions = None
+        self.decisions = Noted()
 
     def written(self):
         noted = Probes({})
         made = run(self.program, plans.written(self.program), self.arrays, noted)
-        self.decisions = noted.noted
+        self.decisions = noted.noted or Noted()
         return made
 
     def rounding(self, lines=None):
         """The results with these lines rounding, or all, and the decisions as written."""
-        if self.decisions is None:
+        if not self.decisions:
             self.written()
         lines = range(len(self.program.lines)) if lines is None else lines
         plan = plans.rounding(self.program, lines)

@@ -12,7 +12,7 @@ from jax import tree_util
 from .._carry.places import Names
 from .._carry.split import SplitTree
 from .._leaves.dtypes import is_weak
-from .._leaves.key_path import key_value
+from .._leaves.key_path import last_name
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step
 from .._program.graph import Graph
 from .._program.trace import Program, strong_type
@@ -123,8 +123,7 @@ class Body:
         names = {}
         for value, path in zip(graph.inputs, self.carried.key_paths):
             keys = (self.name, *path)
-            name = key_value(keys[-1])
-            names[value] = str(name)
+            names[value] = last_name(keys)
 
         def beyond(value: int) -> Why:
             if value not in first_leaves:

@@ -11,7 +11,7 @@ from jax import tree_util
 from .._carry.split import SplitTree
 from .._guard.policy import dtype_of_update
 from .._leaves.dtypes import broadcasts, is_weak
-from .._leaves.key_path import KeyPath, TreeName, key_paths, key_value, path_text
+from .._leaves.key_path import KeyPath, TreeName, key_paths, last_name, path_text
 from .._leaves.leaf_change import LeafChange, tree_changes
 from .._leaves.leaf_type import LeafType, type_or_class
 from .._leaves.types import Aval, DType
@@ -172,8 +172,7 @@ def find(program: Program, beyond: LinesOfValue | None = None) -> Iterator[Drift
             for kind in _changed_kinds(old, new):
                 if kind == "weak_type" and is_weak(old):
                     number = graph.inputs.index(value)
-                    name_of_leaf = str(key_value(place[-1]))
-                    lines = of_weak_leaf(program, number, first, name_of_leaf)
+                    lines = of_weak_leaf(program, number, first, last_name(place))
                 else:
                     matches = Has(kind, getattr(new, kind))
                     lines = why(graph, output, matches, 1 << value, beyond)

@@ -12,7 +12,7 @@ from .._blame.body import difference
 from .._blame.drift import Drift, drift_between
 from .._blame.provenance import of_leaf, of_value
 from .._leaves.dtypes import dtype_of, is_python_number, kind
-from .._leaves.key_path import TreeName, key_value
+from .._leaves.key_path import TreeName, last_name
 from .._leaves.table import count
 from .._leaves.types import DType, Leaf
 from .._source.origin import Why
@@ -119,8 +119,8 @@ def _lines_of_first(first: Leaf, drift: Drift, call: ControlFlow) -> Why:
         # A mask or a count is right as it is made, and wrong as the beginning of a sum.
         lines = lines_of_equation(first)
     if not users_line(lines.origin):
-        name = key_value(drift.keys[-1])
-        lines = Why(of_leaf(first, str(name)))
+        name = last_name(drift.keys)
+        lines = Why(of_leaf(first, name))
     if lines.origin is None and is_python_number(first):
         return Why(call.line)  # which writes the number, or is given it
     return lines

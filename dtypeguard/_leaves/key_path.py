@@ -65,6 +65,12 @@ def key_value(key: Any) -> Any:
     return key
 
 
+def last_name(path: KeyPath) -> str:
+    """Returns the last key of a path as text, by which the record knows a number."""
+    key = key_value(path[-1])
+    return str(key)
+
+
 def path_with_stars(path: KeyPath) -> str:
     """Returns a path with a star for every index and every key of a dict: `[*].mu['*']`."""
     return "".join(_key_pattern(key) for key in path)

@@ -10,7 +10,7 @@ from jax import tree_util
 
 from .._blame.why import record_of
 from .._carry.modules import is_in_place
-from .._leaves.key_path import KeyPath, TreeName, key_value
+from .._leaves.key_path import KeyPath, TreeName, last_name
 from .._leaves.leaf_type import LeafType, traced_type
 from .._leaves.types import Leaf
 from .._recording.monitored import RECORD
@@ -64,8 +64,7 @@ def parts_of_call(
 
 
 def _record_of_part(path: KeyPath, value: Any) -> ValueRecord | None:
-    key = key_value(path[-1])
-    name = str(key)
+    name = last_name(path)
     return RECORD.recorder.record_of_number(name, value) or record_of(value)
 
 

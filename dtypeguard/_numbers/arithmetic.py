@@ -10,6 +10,7 @@ from jax import lax
 
 from .._leaves.dtypes import bits
 from .._leaves.types import DType, Leaf
+from .._program.jaxprs import Arrays
 from .._program.program import Node
 from . import primitives
 from .evaluate import (
@@ -24,7 +25,7 @@ from .evaluate import (
 )
 from .formats import Formats, product
 from .plans import ROUNDED, WIDE, WRITTEN, Computes
-from .primitives import Arrays, Results, is_inexact
+from .primitives import Results, is_inexact
 from .program import NumericProgram
 
 # What an equation raises that takes no operands of another dtype.

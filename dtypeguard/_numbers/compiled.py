@@ -11,9 +11,10 @@ import jax
 import numpy as np
 from jax import lax
 
+from .._program.jaxprs import Arrays
 from .._program.program import LOOPS, Node
 from .nodes import Noted
-from .primitives import Arrays, Results
+from .primitives import Results
 from .probes import DECISION, Probes
 from .program import NumericProgram
 

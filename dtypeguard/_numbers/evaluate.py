@@ -15,10 +15,10 @@ from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import kind
 from .._leaves.internals import DTYPES
 from .._leaves.types import DType, Equation, Jaxpr, Leaf
-from .._program.jaxprs import open_jaxpr, value_kind
+from .._program.jaxprs import Arrays, open_jaxpr, value_kind
 from .._program.program import Block
 from .._program.walk import Walk
-from .primitives import Arrays, Results
+from .primitives import Results
 
 DtypeOf = Callable[[DType], DType]
 Evaluator = Callable[..., Results]

@@ -8,11 +8,11 @@ import numpy as np
 
 from .._leaves.types import Leaf
 from .._program.graph import Graph
-from .._program.jaxprs import Stack
+from .._program.jaxprs import Arrays, Stack
 from . import plans
 from .measure import Measures
 from .nodes import Noted
-from .primitives import Arrays, is_inexact
+from .primitives import is_inexact
 from .probes import DECISION, Probes
 
 # The number of an equation, and which of its results.

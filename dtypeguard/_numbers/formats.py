@@ -17,9 +17,9 @@ from jax import lax
 from .._leaves.arguments import shown
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Equation, Leaf
-from .._program.jaxprs import PRODUCTS
+from .._program.jaxprs import PRODUCTS, Arrays
 from .evaluate import evaluate, unchanged_dtype
-from .primitives import Arrays, Results
+from .primitives import Results
 
 
 class Algorithm(NamedTuple):

@@ -18,13 +18,13 @@ from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import DType, Leaf
 from .._program.graph import Equation, Graph
-from .._program.jaxprs import is_literal, value_kind
+from .._program.jaxprs import Arrays, is_literal, value_kind
 from .._program.program import Block, Node
 from .._tracebacks.written import Written
 from . import primitives
 from .evaluate import as_dtype, evaluate
 from .nodes import Noted
-from .primitives import Arrays, is_inexact, is_integer, is_key
+from .primitives import is_inexact, is_integer, is_key
 from .program import NumericProgram
 
 # The lowest bits of their results follow from the lowest bits of what they are given, so

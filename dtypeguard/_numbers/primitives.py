@@ -9,10 +9,9 @@ import numpy as np
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, DType, Equation, Leaf
-from .._program.jaxprs import SHAPES, jaxprs_in, open_jaxpr, value_kind
+from .._program.jaxprs import SHAPES, Arrays, jaxprs_in, open_jaxpr, value_kind
 
-# The arrays that a function takes, and those that it returns.
-Arrays = Sequence[Leaf]
+# The arrays that a function returns; it takes `Arrays`.
 Results = list[Leaf]
 
 # These return some of the numbers that they are given, and round none of them.

@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Leaf
-from .._program.jaxprs import value_kind
+from .._program.jaxprs import Arrays, value_kind
 from .._program.program import Node
 from .arithmetic import Values, wide_form
 from .integers import Watched, otherwise
 from .nodes import Noted
-from .primitives import OF_OWN_DTYPES, SELECTS, Arrays, Results, is_integer
+from .primitives import OF_OWN_DTYPES, SELECTS, Results, is_integer
 
 _VALUES = ForeignNames("eq ne lt le gt ge sign floor ceil round")
 

@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from .._leaves.types import Leaf
-from .._program.jaxprs import LoopOperands, Variable, split_operands
+from .._program.jaxprs import Arrays, LoopOperands, Variable, split_operands
 from .._program.program import CALL, COND, LOOPS, Block, Node
 from .._program.walk import Walk
 from .arithmetic import Arithmetic, Either, Value, Values, own_form
@@ -24,7 +24,7 @@ from .evaluate import as_dtype, current_mesh, round_inwards, under_mesh
 from .formats import Formats
 from .nodes import COMPUTED, ROUNDINGS, WITHOUT_BLOCKS, Noted
 from .plans import ROUNDED, WIDE, WRITTEN, WidthPlan
-from .primitives import SELECTS, Arrays, Results, is_inexact
+from .primitives import SELECTS, Results, is_inexact
 from .probes import DECISION, Probes, results_following
 from .program import NumericProgram
 from .turns import at_turn, chosen_by_turn, put_at_turn, zeros_like

@@ -9,12 +9,11 @@ import numpy as np
 from jax import lax
 
 from .._leaves.types import Leaf
-from .._program.jaxprs import Stack, value_kind
+from .._program.jaxprs import Arrays, Stack, value_kind
 from .._program.program import SCAN, Node
 from .._program.walk import Walk
 from . import plans
 from .nodes import Noted
-from .primitives import Arrays
 from .probes import Probes
 from .program import NumericProgram
 from .run import run

@@ -23,9 +23,9 @@ from .._program.aligned import (
     beside_trace,
     sibling_dtypes,
 )
-from .._program.jaxprs import all_jaxprs
+from .._program.jaxprs import Arrays, all_jaxprs
 from .formats import Formats
-from .primitives import Arrays, is_inexact, measured
+from .primitives import is_inexact, measured
 
 _NOT_TRACED = (
     "audit_precision got this error while it traced the function, as jax.make_jaxpr does. "

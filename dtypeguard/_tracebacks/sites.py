@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from jax import core
 
-from .._leaves.dtypes import dtype_of, is_array, kind
 from .._leaves.key_path import KeyPath, by_path, path_text
 from .._leaves.types import Args, Function, Kwargs, Leaf, PyTree
 from .._source.files import is_users
@@ -141,16 +140,6 @@ def arguments(site: Site) -> Iterator[list[Argument]]:
         else:
             yield leaves
     yield from unnamed
-
-
-def written_in(site: Site) -> Iterator[Argument]:
-    """Yields the arrays in a call, as far as its source looks them up."""
-    if not isinstance(site.node, ast.Call):
-        return
-    for argument in looked_up(site):
-        dtype = dtype_of(argument.value)
-        if is_array(argument.value) and kind(dtype):
-            yield argument
 
 
 def looked_up(site: Site) -> Iterator[Argument]:

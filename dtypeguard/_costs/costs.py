@@ -13,10 +13,10 @@ from .._blame.blame import blame
 from .._blame.why import line_of
 from .._carry.places import Names
 from .._leaves.dtypes import bits
+from .._leaves.key_path import KeyPath, key_value, path_text
 from .._leaves.types import Aval, DType, Function
 from .._program.graph import Equation, Graph
 from .._source.origin import Origin
-from .._tracebacks.path_text import parts
 from .._tracebacks.written import Written
 from .work import work_of_stack
 
@@ -235,7 +235,7 @@ class _WideProducts:
         return causes
 
 
-def input_names(f: Function, paths: Sequence[str]) -> list[str]:
+def input_names(f: Function, paths: Iterable[KeyPath]) -> list[str]:
     """Returns the paths of inputs as a user would write them.
 
     Args:
@@ -245,11 +245,9 @@ def input_names(f: Function, paths: Sequence[str]) -> list[str]:
     names = Names(f)
     inputs = []
     for path in paths:
-        # The first key is of the tree: 0 is by position, which the signature names.
-        root, key, *rest = parts(path)
-        argument = key.strip("[']")
-        if root == "[0]":
-            argument = names.at(int(argument))
-        path_in_argument = "".join(rest)
-        inputs.append(argument + path_in_argument)
+        # The first key is of the tree. Arguments by position the signature names.
+        argument = key_value(path[1])
+        if isinstance(argument, int):
+            argument = names.at(argument)
+        inputs.append(argument + path_text(path[2:]))
     return inputs

@@ -7,9 +7,9 @@ from types import CodeType
 from typing import NamedTuple
 
 from .._source.origin import Origin
-from .._source.syntax import Expression, expression, renamings_before
+from .._source.syntax import expression, renamings_before
 from .compare import ChangedRow, FunctionChange, LeavesChange
-from .computations import CAST, OTHER, Computation, LockedFunction, line_in
+from .computations import CAST, OTHER, Computation, LockedFunction, line_in, locked_function
 from .step import INPUTS, TracedStep
 
 _Changes = Mapping[LockedFunction, FunctionChange]
@@ -33,10 +33,7 @@ def find_causes(
     functions: Iterable[FunctionChange], leaves: Sequence[LeavesChange], step: TracedStep
 ) -> list[LockCause]:
     """Finds the lines behind differences, but for functions that only moved."""
-    changes: _Changes = {}
-    for change in functions:
-        if change.rows:
-            changes[change.function] = change
+    changes = {change.function: change for change in functions if change.rows}
     rows_of_line = collections.defaultdict(list)
     odd_values = set()
     for change in leaves:
@@ -60,19 +57,14 @@ def find_causes(
     for function, lines in lines_of_function.items():
         cause = LockCause(lines, function, changes[function].rows)
         causes.append(cause)
-    for line, rows in rows_of_line.items():
-        cause = LockCause([line], None, rows)
-        causes.append(cause)
-    if causes:
-        return causes
+    causes += [LockCause([line], None, rows) for line, rows in rows_of_line.items()]
     # What only moved has no cause.
-    if not leaves:
-        return []
+    if causes or not leaves:
+        return causes
     # All functions compute as locked, so the step returns another of their values.
     file, _, name = step.lock.step.rpartition(":")
-    function = (file, name)
     rows = [change.row for change in leaves]
-    return [LockCause([], function, rows)]
+    return [LockCause([], (file, name), rows)]
 
 
 def _blamed_lines(
@@ -107,21 +99,21 @@ def _suspects(changes: _Changes, step: TracedStep) -> set[Computation]:
     """
     certain = set()
     candidates = set()
-    operands = set()
+    makers = set()
     for call in step.computations:
         if call.function not in changes:
             continue
         change = changes[call.function]
-        for entry in change.added.intersection(call.entries):
-            if entry in change.unseen:
+        for kind, text in call.entries:
+            if text not in change.added[kind]:
+                continue
+            if text not in change.before[kind]:
                 certain.add(call)
-                operands.update(call.takes)
+                makers.update(call.makers)
             # Arithmetic asks for no type: it follows from its operands.
-            elif entry.kind != OTHER:
+            elif kind != OTHER:
                 candidates.add(call)
-    makers = step.makers(operands)
-    certain |= candidates.intersection(makers)
-    return certain
+    return certain | candidates & makers
 
 
 def _place(
@@ -129,30 +121,38 @@ def _place(
 ) -> tuple[LockedFunction, Origin]:
     """Returns the line of a call, or that from which a cast of an operand is gone."""
     change = changes[call.function]
-    replaced = {entry.task for entry in change.removed}
-    for entry in change.added.intersection(call.entries):
+    for kind, text in call.entries:
+        if text not in change.added[kind]:
+            continue
         # It takes what it took before: its operands are as they were.
-        if entry.kind == CAST or entry.task in replaced:
+        replaced = map(_operands, change.removed[kind])
+        if kind == CAST or _operands(text) in replaced:
             return call.function, call.line
     # What made an operand stands where the cast was.
     chain = list(call.chain)
-    for maker in step.makers(call.takes.keys()):
-        chain.append(maker.chain[0])
+    for maker in call.makers:
+        chain += maker.chain[:1]
     for code, instruction in chain:
-        function = step.function_of(code)
+        function = locked_function(code, step.folder)
         if function not in changes:
             continue
-        if not changes[function].lost_cast:
+        if not changes[function].removed[CAST]:
             continue
-        node = expression(code, instruction)
-        line = _line_of_operand(code, node)
+        line = _line_of_operand(code, instruction)
         if line is not None:
             return function, line_in(code, line)
     return call.function, call.line
 
 
-def _line_of_operand(code: CodeType, node: Expression | None) -> int | None:
-    """Returns the last line that gives an expression an operand; None if not known."""
+def _operands(text: str) -> str:
+    """Returns the types of the operands of an entry."""
+    operands, _, _ = text.partition(" -> ")
+    return operands
+
+
+def _line_of_operand(code: CodeType, instruction: int) -> int | None:
+    """Returns the last line that gives a call an operand; None if not known."""
+    node = expression(code, instruction)
     if node is None:
         return None
     renamings = []

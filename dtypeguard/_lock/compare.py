@@ -1,19 +1,18 @@
 """What differs between a lock and a step as it is."""
 
 import collections
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from .computations import (
     BACKWARD_KINDS,
-    CAST,
     ENTRY_KINDS,
     MIRRORED,
     LockedFunction,
     LockEntries,
-    LockEntry,
 )
-from .step import TABLES, Lock, TracedStep, path_in
+from .step import TABLES, Lock, TracedStep, type_in
 
 
 class ChangedRow(NamedTuple):
@@ -36,28 +35,23 @@ class FunctionChange(NamedTuple):
     Attributes:
         function: the function.
         locked_function: the same in the lock, with another name or file if it has moved.
+        before: its entries in the lock.
         rows: a row for each kind of entries.
-        added: the entries that are new, or of more calls.
-        removed: the entries that are gone, or of fewer calls.
-        unseen: the entries that are new.
+        added: the entries of a kind that are new, or of more calls.
+        removed: the entries of a kind that are gone, or of fewer calls.
     """
 
     function: LockedFunction
     locked_function: LockedFunction
+    before: LockEntries
     rows: list[ChangedRow]
-    added: set[LockEntry]
-    removed: set[LockEntry]
-    unseen: set[LockEntry]
+    added: dict[str, set[str]]
+    removed: dict[str, set[str]]
 
     @property
     def has_moved(self) -> bool:
         """Whether its name or its file is another one."""
         return self.function != self.locked_function
-
-    @property
-    def lost_cast(self) -> bool:
-        """Whether it has a cast less."""
-        return bool(_of_kind(CAST, self.removed))
 
 
 class LeavesChange(NamedTuple):
@@ -106,12 +100,12 @@ def _changes_of_functions(
             locked_function = _function_before(function, entries, missing)
         # A function has moved to one place only.
         missing.pop(locked_function, None)
-        before = locked.get(locked_function, LockEntries())
+        before = locked.get(locked_function, LockEntries(Counter))
         change = _function_change(function, locked_function, before, entries)
         if change.rows or change.has_moved:
             changes.append(change)
     for function, before in missing.items():
-        change = _function_change(function, function, before, LockEntries())
+        change = _function_change(function, function, before, LockEntries(Counter))
         changes.append(change)
     return changes
 
@@ -138,44 +132,42 @@ def _function_change(
     after: LockEntries,
 ) -> FunctionChange:
     """Returns the entries of more calls, and those of fewer, where they matter."""
-    change = FunctionChange(function, locked_function, [], set(), set(), set())
-    unseen = after.keys() - before.keys()
-    lost = before.keys() - after.keys()
+    change = FunctionChange(
+        function,
+        locked_function,
+        before,
+        rows=[],
+        added=collections.defaultdict(set),
+        removed=collections.defaultdict(set),
+    )
     # All kinds but the last are of the forward pass, or products and sums.
-    entries = before | after
-    mirrored = _of_kind(MIRRORED, entries)
-    texts = _texts(entries.keys() - mirrored)
+    texts = set()
     for kind in ENTRY_KINDS:
+        calls_before = before[kind]
+        calls = after[kind]
         # A difference of counters has no counts below 0: the entries of more calls alone.
-        added = _of_kind(kind, after - before)
-        removed = _of_kind(kind, before - after)
+        added = set(calls - calls_before)
+        removed = set(calls_before - calls)
         if not (added and removed):  # a call more or less, maybe as others of the function
-            added = _of_kind(kind, unseen)
-            removed = _of_kind(kind, lost)
+            added = calls.keys() - calls_before
+            removed = calls_before.keys() - calls
             # A backward pass in a type of the forward one is nothing new.
-            changed_texts = _texts(added | removed)
-            if kind == MIRRORED and changed_texts <= texts:
+            if kind == MIRRORED and added | removed <= texts:
                 continue
-        change.unseen.update(unseen & added)
-        change.added.update(added)
-        change.removed.update(removed)
+        texts.update(calls_before, calls)
+        change.added[kind] = added
+        change.removed[kind] = removed
         # What changes in a backward pass follows from the forward one, if that changes.
         if change.rows and kind in BACKWARD_KINDS:
             continue
         if added or removed:
-            locked_texts = sorted(_texts(removed))
-            texts_now = sorted(_texts(added))
-            row = ChangedRow(kind, "; ".join(locked_texts), "; ".join(texts_now))
+            row = ChangedRow(kind, _row_text(removed), _row_text(added))
             change.rows.append(row)
     return change
 
 
-def _of_kind(kind: str, entries: Iterable[LockEntry]) -> set[LockEntry]:
-    return {entry for entry in entries if entry.kind == kind}
-
-
-def _texts(entries: Iterable[LockEntry]) -> set[str]:
-    return {entry.text for entry in entries}
+def _row_text(texts: Iterable[str]) -> str:
+    return "; ".join(sorted(texts))
 
 
 def _changes_of_table(lock: Lock, step: TracedStep, table: str) -> list[LeavesChange]:
@@ -186,23 +178,16 @@ def _changes_of_table(lock: Lock, step: TracedStep, table: str) -> list[LeavesCh
     values_of_row = collections.defaultdict(set)
     for leaf in step.leaves[table]:
         # New leaves are below no path of the lock.
-        locked_path = path_in(locked, leaf)
+        locked_path, before = type_in(locked, leaf)
         lost.pop(locked_path, None)
-        before = locked.get(locked_path, "")
-        path = path_in(types, leaf)
-        after = types[path]
+        path, after = type_in(types, leaf)
         if before == after:
             continue
         # One of them may stand for leaves that are as they were.
         longer_path = max(path, locked_path, key=len)
-        place = f"{table} {longer_path}"
-        row = ChangedRow(place, before, after)
+        row = ChangedRow(f"{table} {longer_path}", before, after)
         values_of_row[row].add(leaf.value)
     for path, before in lost.items():
         row = ChangedRow(f"{table} {path}", before, "")
         values_of_row[row] = set()
-    changes = []
-    for row, values in values_of_row.items():
-        change = LeavesChange(table, row, values)
-        changes.append(change)
-    return changes
+    return [LeavesChange(table, *item) for item in values_of_row.items()]

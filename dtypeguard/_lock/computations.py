@@ -6,11 +6,13 @@ between differs between releases and does not count, but for products and sums. 
 does it matter how a user's line is split.
 """
 
+import contextlib
 import functools
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+import os
+import pathlib
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
 from types import CodeType
-from typing import NamedTuple
 
 from .._autocast.decide import SUMS, precision_of_product
 from .._leaves.dtypes import is_weak, kind
@@ -19,7 +21,7 @@ from .._leaves.types import Aval, Equation as JaxEquation
 from .._numbers.primitives import is_key, moves
 from .._program.graph import Graph
 from .._program.jaxprs import PRODUCTS, Stack
-from .._source.files import package
+from .._source.files import is_installed, package, short_path
 from .._source.origin import Origin, function_name, origin_at
 from .._tracebacks.frames import Chain, calls_by_jaxpr
 from .._tracebacks.written import Written
@@ -40,29 +42,8 @@ _ADDED_BY_JAX = ForeignNames("add_any")
 _OPTIMIZERS = {"optax", "dtypeguard"}
 
 LockedFunction = tuple[str, str]  # its file and its name
-FunctionOfCode = Callable[[CodeType], LockedFunction]
-
-
-class LockEntry(NamedTuple):
-    """A line of a lock.
-
-    Attributes:
-        kind: one of `ENTRY_KINDS`.
-        text: the types.
-    """
-
-    kind: str
-    text: str
-
-    @property
-    def task(self) -> tuple[str, str]:
-        """Its kind, and the types of its operands: a lock in a file has the text alone."""
-        operands, _, _ = self.text.partition(" -> ")
-        return self.kind, operands
-
-
-# How many calls of a function have each.
-LockEntries = Counter[LockEntry]
+# How many calls of a function take and give some types, by kind.
+LockEntries = defaultdict[str, Counter[str]]
 
 
 class Computation:
@@ -73,6 +54,7 @@ class Computation:
         chain: the call, and the calls that lead to it, inside out.
         is_backward: whether it belongs to a backward pass.
         takes: the values that it takes from other calls.
+        makers: those calls.
         gives: the values that others use.
     """
 
@@ -81,6 +63,7 @@ class Computation:
         self.chain = chain
         self.is_backward = is_backward
         self.takes: dict[int, Aval] = {}
+        self.makers: list[Computation] = []
         self.gives: dict[int, Aval] = {}
         self._products = set()
         self._product_operands = set()
@@ -123,33 +106,23 @@ class Computation:
         code, instruction = self.chain[0]
         positions = list(code.co_positions())
         # An instruction has two bytes, and one entry in the positions.
-        index = instruction // 2
-        line, *_ = positions[index]
+        line, *_ = positions[instruction // 2]
         # Instructions that the compiler adds have no line.
-        if not line:
-            line = code.co_firstlineno
-        return line_in(code, line)
+        return line_in(code, line or code.co_firstlineno)
 
     @functools.cached_property
-    def entries(self) -> list[LockEntry]:
-        """The lines of a lock; none if it only counts."""
-        entries = []
-        for text in self._products:
-            entry = self._entry(PRODUCT, text)
-            entries.append(entry)
+    def entries(self) -> list[tuple[str, str]]:
+        """The kinds and texts of its lines in a lock; none if it only counts."""
+        entries = [(PRODUCT, text) for text in self._products]
         takes = _type_names(self.takes.values())
         gives = _type_names(self.gives.values())
         kind_of_flow = self._kind_of_flow(takes, gives)
         if kind_of_flow is not None:
             text = self._text_of_flow(takes, gives)
-            entry = self._entry(kind_of_flow, text)
-            entries.append(entry)
-        return entries
-
-    def _entry(self, kind: str, text: str) -> LockEntry:
-        if self.is_backward:
-            kind = _BACKWARD.get(kind, MIRRORED)
-        return LockEntry(kind, text)
+            entries.append((kind_of_flow, text))
+        if not self.is_backward:
+            return entries
+        return [(_BACKWARD.get(kind, MIRRORED), text) for kind, text in entries]
 
     def _kind_of_flow(self, takes: set[str], gives: set[str]) -> str | None:
         """Returns what it does beside products; None if there is nothing to tell."""
@@ -188,14 +161,14 @@ class Computation:
         return text.strip()
 
 
-def computations(
-    graph: Graph, step: CodeType | None, function_of: FunctionOfCode
-) -> list[Computation]:
-    """Returns what the calls of the user's compute, in the order of the program."""
-    # The packages of the user's files, and that of the step.
-    homes = {""}
-    if step is not None:
-        homes.add(package(step.co_filename))
+def computations(graph: Graph, homes: set[str], folder: str) -> list[Computation]:
+    """Returns what the calls of the user's compute, in the order of the program.
+
+    Args:
+        graph: of the program.
+        homes: the packages of the user's files.
+        folder: that from which the lock names them.
+    """
     calls = {}
     maker_of = {}
     for value, equation in graph.made_by.items():
@@ -209,7 +182,7 @@ def computations(
         key = (chain, is_backward)
         if key not in calls:
             innermost, _ = chain[0]
-            function = function_of(innermost)
+            function = locked_function(innermost, folder)
             calls[key] = Computation(function, chain, is_backward)
         calls[key].add(stack[0], is_of_optimizer)
         maker_of[value] = calls[key]
@@ -239,13 +212,10 @@ def _connect(graph: Graph, maker_of: dict[int, Computation]) -> None:
     """Notes the values that go from one call to another, or out of the program."""
     nowhere = ("", "")
     outside = Computation(nowhere, (), is_backward=False)
-    uses = []
-    for value in graph.outputs:
-        uses.append((outside, value))
+    uses = [(outside, value) for value in graph.outputs]
     for result, equation in graph.made_by.items():
         user = maker_of.get(result, outside)
-        for value in equation.inputs:
-            uses.append((user, value))
+        uses += [(user, value) for value in equation.inputs]
     for user, value in uses:
         for source in graph.origins(value):
             maker = maker_of.get(source, outside)
@@ -258,6 +228,21 @@ def _connect(graph: Graph, maker_of: dict[int, Computation]) -> None:
             if source in graph.constants and not aval.shape:
                 continue
             user.takes[source] = aval
+            user.makers.append(maker)
+
+
+# Thousands of equations come from a few functions.
+@functools.lru_cache
+def locked_function(code: CodeType, folder: str) -> LockedFunction:
+    """Returns the function of code, as a lock in a folder names it."""
+    file = code.co_filename
+    if is_installed(file):
+        file = short_path(file)
+    else:
+        with contextlib.suppress(ValueError):  # on another drive
+            file = os.path.relpath(file, folder)
+    # A lock is checked in, and read on systems with another separator.
+    return pathlib.PurePath(file).as_posix(), function_name(code)
 
 
 def line_in(code: CodeType, line: int) -> Origin:
@@ -274,8 +259,16 @@ def _type_matters(aval: Aval) -> bool:
     return family in ("float", "complex")
 
 
+def type_text(aval: Aval) -> str:
+    """Returns the type of a leaf: `bfloat16`, or `weak float32`."""
+    name = str(aval.dtype)
+    if is_weak(aval):
+        return f"weak {name}"
+    return name
+
+
 # A Python number is a weak float64 with the flag, and a weak float32 without.
-_OF_FLAG = {"float64": "float32", "complex128": "complex64"}
+_WITHOUT_FLAG = {"weak float64": "weak float32", "weak complex128": "weak complex64"}
 
 
 def _type_name(aval: Aval) -> str:
@@ -287,11 +280,8 @@ def _type_name(aval: Aval) -> str:
         dtype = getattr(aval, "dtype", None)
         # What has no dtype, such as a token, has no name.
         return kind(dtype) or ""
-    name = str(aval.dtype)
-    if not is_weak(aval):
-        return name
-    name_without_flag = _OF_FLAG.get(name, name)
-    return f"weak {name_without_flag}"
+    text = type_text(aval)
+    return _WITHOUT_FLAG.get(text, text)
 
 
 def one_text(names: Iterable[str]) -> str:

@@ -1,11 +1,11 @@
 """A lock as a TOML file: written and read."""
 
-import collections
 import itertools
+from collections import Counter
 from typing import Any
 
 from .._autocast.toml import quoted, read_toml, toml_key, toml_line, toml_list
-from .computations import ENTRY_KINDS, LockEntries, LockEntry
+from .computations import ENTRY_KINDS, LockEntries
 from .step import TABLES, Lock
 
 _FORMAT = 2
@@ -42,16 +42,14 @@ def lock_text(lock: Lock) -> str:
 
 def _lines_of_function(entries: LockEntries) -> list[str]:
     """Returns a line for each kind of entry that a function has."""
-    items_of_kind = collections.defaultdict(list)
-    # Sorted, a moved line of the program is no change of the file.
-    for entry, count in sorted(entries.items()):
-        text = entry.text
-        if count > 1:
-            text = f"{text} ({count})"
-        items_of_kind[entry.kind].append(text)
     lines = []
     for kind in ENTRY_KINDS:
-        items = items_of_kind[kind]
+        items = []
+        # Sorted, a moved line of the program is no change of the file.
+        for text, count in sorted(entries[kind].items()):
+            if count > 1:
+                text += f" ({count})"
+            items.append(text)
         if items:
             line = toml_list(kind, items)
             lines.append(line)
@@ -80,10 +78,7 @@ def read_lock(path: str) -> Lock:
 def _lock_of_data(data: dict[str, Any]) -> Lock:
     del data["format"]
     step = str(data.pop("step"))
-    types = {}
-    for table in TABLES:
-        types_by_path = data.pop(table, {})
-        types[table] = dict(types_by_path)
+    types = {table: dict(data.pop(table, {})) for table in TABLES}
     functions = {}
     # All other tables are files.
     for file, tables in data.items():
@@ -94,13 +89,12 @@ def _lock_of_data(data: dict[str, Any]) -> Lock:
 
 def _entries(lines: dict[str, list[str]]) -> LockEntries:
     """Returns the entries of a function. Other keys are for what later versions say."""
-    entries = LockEntries()
+    entries = LockEntries(Counter)
     for kind in ENTRY_KINDS:
         for item in lines.get(kind, ()):
             text, _, count = item.removesuffix(")").rpartition(" (")
             if not count.isdecimal():
                 text = item
                 count = "1"
-            entry = LockEntry(kind, text)
-            entries[entry] = int(count)
+            entries[kind][text] = int(count)
     return entries

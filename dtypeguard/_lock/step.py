@@ -1,36 +1,33 @@
 """Traces a step and makes its lock: computations by function, types by path."""
 
 import collections
-import contextlib
-import functools
 import inspect
 import itertools
 import os
-import pathlib
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._carry.call import Call
 from .._carry.carry import carry_of
 from .._costs.costs import input_names
 from .._leaves.compat import check_release, set_x64
-from .._leaves.dtypes import is_weak
 from .._leaves.quiet import warnings_ignored
-from .._leaves.types import Step
+from .._leaves.types import Args, Kwargs, Step
 from .._program.graph import Graph
 from .._program.trace import Program, TraceFailed, trace
-from .._source.files import is_installed, short_path
-from .._source.origin import function_name
+from .._source.files import package
 from .._tracebacks.path_text import parts
 from .computations import (
     Computation,
-    FunctionOfCode,
     LockedFunction,
     LockEntries,
     computations,
+    locked_function,
     one_text,
+    type_text,
 )
 
 INPUTS = "inputs"
@@ -76,27 +73,19 @@ class TracedStep(NamedTuple):
         lock: its lock.
         computations: its calls, in order.
         leaves: its leaves by the tables of the lock.
-        function_of: returns the function of code as the lock names it.
+        folder: that of the lock.
     """
 
     lock: Lock
     computations: list[Computation]
     leaves: dict[str, list[TypedLeaf]]
-    function_of: FunctionOfCode
-
-    def makers(self, values: AbstractSet[int]) -> list[Computation]:
-        """Returns the calls that give any of these values."""
-        calls = []
-        for call in self.computations:
-            if call.gives.keys() & values:
-                calls.append(call)
-        return calls
+    folder: str
 
 
 def lock_of(
     step: Step,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     path: str | None,
     x64: bool | None = None,
     owner: str = "lock",
@@ -114,30 +103,25 @@ def lock_of(
             raise failed.__cause__ or failed from None
     absolute_path = os.path.abspath(path or "lock")
     folder = os.path.dirname(absolute_path)
-
-    # Thousands of equations come from a few functions.
-    @functools.cache
-    def function_of(code: CodeType) -> LockedFunction:
-        file = _name_of_file(code.co_filename, folder)
-        return file, function_name(code)
-
     code = _code_of_step(step)
     name = carry.step
+    # The packages of the user's files, and that of the step.
+    homes = {""}
     if code is not None:
+        homes.add(package(code.co_filename))
+        file, _ = locked_function(code, folder)
         function = code.co_qualname.replace("<locals>.", "")
-        file = _name_of_file(code.co_filename, folder)
         name = f"{file}:{function}"
-    calls = computations(program.step, code, function_of)
-    functions = collections.defaultdict(LockEntries)
+    calls = computations(program.step, homes, folder)
+    functions = {}
     for call in calls:
-        if call.entries:
-            functions[call.function].update(call.entries)
+        for kind, text in call.entries:
+            entries = functions.setdefault(call.function, LockEntries(Counter))
+            entries[kind][text] += 1
     leaves = _locked_leaves(program, step)
-    types = {}
-    for table in TABLES:
-        types[table] = _types_by_path(leaves[table])
+    types = {table: _types_by_path(leaves[table]) for table in TABLES}
     lock = Lock(name, functions, types)
-    return TracedStep(lock, calls, leaves, function_of)
+    return TracedStep(lock, calls, leaves, folder)
 
 
 def _code_of_step(step: Step) -> CodeType | None:
@@ -149,30 +133,15 @@ def _code_of_step(step: Step) -> CodeType | None:
     return getattr(inner, "__code__", None)
 
 
-def _name_of_file(file: str, folder: str) -> str:
-    """Returns a file relative to a folder, or by the name of its package."""
-    name = file
-    if is_installed(file):
-        name = short_path(file)
-    else:
-        with contextlib.suppress(ValueError):  # on another drive
-            name = os.path.relpath(file, folder)
-    # A lock is checked in, and read on systems with another separator.
-    return pathlib.PurePath(name).as_posix()
-
-
 def _locked_leaves(program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
     """Returns inputs and outputs; objects that are changed in place are both."""
     inputs = []
     outputs = []
     for name, before, after in zip(program.names, program.carried, program.returned):
-        for path in before.paths:
-            inputs.append(name + path)
-        for path in after.paths:
-            outputs.append(name + path)
-    inputs += input_names(step, program.rest.paths)
-    for path in program.others.paths:
-        outputs.append(f"result{path}")
+        inputs += [name + path for path in before.paths]
+        outputs += [name + path for path in after.paths]
+    inputs += input_names(step, program.rest.key_paths)
+    outputs += [f"result{path}" for path in program.others.paths]
     graph = program.step
     return {
         INPUTS: _typed_leaves(graph, inputs, graph.inputs),
@@ -185,10 +154,7 @@ def _typed_leaves(
 ) -> list[TypedLeaf]:
     leaves = []
     for path, value in zip(paths, values):
-        aval = graph.avals[value]
-        name = str(aval.dtype)
-        if is_weak(aval):
-            name = f"weak {name}"
+        name = type_text(graph.avals[value])
         leaf = TypedLeaf(_nodes_of(path), name, value)
         leaves.append(leaf)
     return leaves
@@ -222,16 +188,13 @@ def _types_by_path(leaves: Sequence[TypedLeaf]) -> dict[str, str]:
                 path = node
                 break
         names_of_path[path].add(leaf.name)
-    types = {}
-    for path, names in names_of_path.items():
-        types[path] = one_text(names)
-    return types
+    return {path: one_text(names) for path, names in names_of_path.items()}
 
 
-def path_in(types: Mapping[str, str], leaf: TypedLeaf) -> str:
-    """Returns the path that stands for a leaf in a table of a lock; "" if none does."""
+def type_in(types: Mapping[str, str], leaf: TypedLeaf) -> tuple[str, str]:
+    """Returns the path that stands for a leaf in a table, and its type; "" if none does."""
     covering = ""
     for node in leaf.nodes:
         if node in types:
             covering = node
-    return covering
+    return covering, types.get(covering, "")

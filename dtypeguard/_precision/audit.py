@@ -198,7 +198,7 @@ def audit_call(
     graph = Graph(traced.program)
     work = NO_WORK
     if products is None:
-        names = input_names(f, subject.given.paths)
+        names = input_names(f, subject.given.key_paths)
         work = work_of(graph, names, narrow)
     run = PlainRun(
         wide=str(formats.wide),

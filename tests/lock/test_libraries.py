@@ -25,8 +25,8 @@ def lines(step, *args, **options):
     table = {}
     for (_, name), entries in found.functions.items():
         kinds = table[name.rpartition(".")[2]] = {}
-        for kind, text in sorted(entries.elements()):
-            kinds.setdefault(kind, []).append(text)
+        for kind, texts in entries.items():
+            kinds[kind] = sorted(texts.elements())
     return found, table
 
 

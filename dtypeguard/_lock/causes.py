@@ -9,7 +9,15 @@ from typing import NamedTuple
 from .._source.origin import Origin
 from .._source.syntax import expression, renamings_before
 from .compare import ChangedRow, FunctionChange, LeavesChange
-from .computations import CAST, OTHER, Computation, LockedFunction, line_in, locked_function
+from .computations import (
+    CAST,
+    OTHER,
+    Computation,
+    LockedFunction,
+    line_in,
+    line_of_call,
+    locked_function,
+)
 from .step import INPUTS, TracedStep
 
 _Changes = Mapping[LockedFunction, FunctionChange]
@@ -73,75 +81,57 @@ def _blamed_lines(
     """Returns the lines that changed, by the function whose types they changed."""
     # A change of type goes on to all that is made of a value. So a cause is a call that
     # computes otherwise, and takes nothing that is made of another cause.
-    suspects = _suspects(changes, step)
     blamed = collections.defaultdict(list)
     # The calls are in the order of the program.
     for call in step.computations:
-        if call.takes.keys() & odd_values:
-            odd_values = odd_values.union(call.gives)
-            continue
-        if call not in suspects:
-            continue
-        # A backward pass follows from the forward one.
-        if call.is_backward and blamed:
-            continue
+        if odd_values.isdisjoint(call.takes):
+            before = changes[call.function].before if call.function in changes else {}
+            if all(text in before[kind] for kind, text in _added_entries(call, changes)):
+                continue
+            # A backward pass follows from the forward one.
+            if call.is_backward and blamed:
+                continue
+            function, line = _place(call, changes, step.folder)
+            if line not in blamed[function]:
+                blamed[function].append(line)
         odd_values = odd_values.union(call.gives)
-        function, line = _place(call, changes, step)
-        if line not in blamed[function]:
-            blamed[function].append(line)
     return blamed
 
 
-def _suspects(changes: _Changes, step: TracedStep) -> set[Computation]:
-    """Returns the calls that surely changed.
-
-    No call of its function computed so before, or it makes an operand of such a one.
-    """
-    certain = set()
-    candidates = set()
-    makers = set()
-    for call in step.computations:
-        if call.function not in changes:
-            continue
-        change = changes[call.function]
-        for kind, text in call.entries:
-            if text not in change.added[kind]:
-                continue
-            if text not in change.before[kind]:
-                certain.add(call)
-                makers.update(call.makers)
-            # Arithmetic asks for no type: it follows from its operands.
-            elif kind != OTHER:
-                candidates.add(call)
-    return certain | candidates & makers
+def _added_entries(call: Computation, changes: _Changes) -> list[tuple[str, str]]:
+    """Returns the entries of a call that its function has more of than before."""
+    if call.function not in changes:
+        return []
+    added = changes[call.function].added
+    return [(kind, text) for kind, text in call.entries if text in added[kind]]
 
 
 def _place(
-    call: Computation, changes: _Changes, step: TracedStep
+    call: Computation, changes: _Changes, folder: str
 ) -> tuple[LockedFunction, Origin]:
     """Returns the line of a call, or that from which a cast of an operand is gone."""
-    change = changes[call.function]
-    for kind, text in call.entries:
-        if text not in change.added[kind]:
-            continue
+    for maker in call.makers:
+        # Arithmetic asks for no type: it follows from its operands.
+        if any(kind != OTHER for kind, _ in _added_entries(maker, changes)):
+            call = maker
+            break
+    for kind, text in _added_entries(call, changes):
         # It takes what it took before: its operands are as they were.
-        replaced = map(_operands, change.removed[kind])
+        replaced = map(_operands, changes[call.function].removed[kind])
         if kind == CAST or _operands(text) in replaced:
             return call.function, call.line
+    place = (call.function, call.line)
     # What made an operand stands where the cast was.
-    chain = list(call.chain)
-    for maker in call.makers:
-        chain += maker.chain[:1]
-    for code, instruction in chain:
-        function = locked_function(code, step.folder)
-        if function not in changes:
+    chain = [maker.chain[0] for maker in call.makers if maker.chain]
+    for code, instruction in [*chain, *call.chain]:
+        function = locked_function(code, folder)
+        if function not in changes or not changes[function].removed[CAST]:
             continue
-        if not changes[function].removed[CAST]:
-            continue
-        line = _line_of_operand(code, instruction)
-        if line is not None:
-            return function, line_in(code, line)
-    return call.function, call.line
+        renamings = _renamings(code, instruction)
+        if renamings:
+            return function, line_in(code, max(renamings))
+        place = (function, line_of_call(code, instruction))
+    return place
 
 
 def _operands(text: str) -> str:
@@ -150,18 +140,12 @@ def _operands(text: str) -> str:
     return operands
 
 
-def _line_of_operand(code: CodeType, instruction: int) -> int | None:
-    """Returns the last line that gives a call an operand; None if not known."""
+def _renamings(code: CodeType, instruction: int) -> list[int]:
+    """Returns the lines that may lack a cast of an operand of a call."""
     node = expression(code, instruction)
-    if node is None:
-        return None
-    renamings = []
-    for part in ast.walk(node):
-        if isinstance(part, ast.Name):
-            renamings += renamings_before(code, part.id, node.lineno)
-    if renamings:
-        return max(renamings)
-    # A lambda is given its operands.
-    if code.co_name == "<lambda>":
-        return None
-    return node.lineno
+    lines = []
+    if node is not None:
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name):
+                lines += renamings_before(code, part.id, node.lineno)
+    return lines

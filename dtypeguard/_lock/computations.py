@@ -103,12 +103,7 @@ class Computation:
     @property
     def line(self) -> Origin:
         """Its line of source."""
-        code, instruction = self.chain[0]
-        positions = list(code.co_positions())
-        # An instruction has two bytes, and one entry in the positions.
-        line, *_ = positions[instruction // 2]
-        # Instructions that the compiler adds have no line.
-        return line_in(code, line or code.co_firstlineno)
+        return line_of_call(*self.chain[0])
 
     @functools.cached_property
     def entries(self) -> list[tuple[str, str]]:
@@ -243,6 +238,15 @@ def locked_function(code: CodeType, folder: str) -> LockedFunction:
             file = os.path.relpath(file, folder)
     # A lock is checked in, and read on systems with another separator.
     return pathlib.PurePath(file).as_posix(), function_name(code)
+
+
+def line_of_call(code: CodeType, instruction: int) -> Origin:
+    """Returns the line of an instruction."""
+    positions = list(code.co_positions())
+    # An instruction has two bytes, and one entry in the positions.
+    line, *_ = positions[instruction // 2]
+    # Instructions that the compiler adds have no line.
+    return line_in(code, line or code.co_firstlineno)
 
 
 def line_in(code: CodeType, line: int) -> Origin:

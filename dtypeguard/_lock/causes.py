@@ -11,7 +11,6 @@ from .._source.syntax import expression, renamings_before
 from .compare import ChangedRow, FunctionChange, LeavesChange
 from .computations import (
     CAST,
-    OTHER,
     Computation,
     LockedFunction,
     line_in,
@@ -110,27 +109,24 @@ def _place(
     call: Computation, changes: _Changes, folder: str
 ) -> tuple[LockedFunction, Origin]:
     """Returns the line of a call, or that from which a cast of an operand is gone."""
-    for maker in call.makers:
-        # Arithmetic asks for no type: it follows from its operands.
-        if any(kind != OTHER for kind, _ in _added_entries(maker, changes)):
-            call = maker
-            break
-    for kind, text in _added_entries(call, changes):
-        # It takes what it took before: its operands are as they were.
-        replaced = map(_operands, changes[call.function].removed[kind])
-        if kind == CAST or _operands(text) in replaced:
-            return call.function, call.line
+    candidates = [*call.makers, call]
+    for candidate in candidates:
+        for kind, text in _added_entries(candidate, changes):
+            # It takes what it took before: its operands are as they were.
+            replaced = map(_operands, changes[candidate.function].removed[kind])
+            if kind == CAST or _operands(text) in replaced:
+                return candidate.function, candidate.line
     place = (call.function, call.line)
     # What made an operand stands where the cast was.
-    chain = [maker.chain[0] for maker in call.makers if maker.chain]
-    for code, instruction in [*chain, *call.chain]:
-        function = locked_function(code, folder)
-        if function not in changes or not changes[function].removed[CAST]:
-            continue
-        renamings = _renamings(code, instruction)
-        if renamings:
-            return function, line_in(code, max(renamings))
-        place = (function, line_of_call(code, instruction))
+    for candidate in candidates:
+        for code, instruction in candidate.chain:
+            function = locked_function(code, folder)
+            if function not in changes or not changes[function].removed[CAST]:
+                continue
+            renamings = _renamings(code, instruction)
+            if renamings:
+                return function, line_in(code, max(renamings))
+            place = (function, line_of_call(code, instruction))
     return place
 
 

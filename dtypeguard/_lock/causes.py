@@ -90,9 +90,9 @@ def _blamed_lines(
             # A backward pass follows from the forward one.
             if call.is_backward and blamed:
                 continue
-            function, line = _place(call, changes, step.folder)
-            if line not in blamed[function]:
-                blamed[function].append(line)
+            for function, line in _places(call, changes, step.folder):
+                if line not in blamed[function]:
+                    blamed[function].append(line)
         odd_values = odd_values.union(call.gives)
     return blamed
 
@@ -105,17 +105,20 @@ def _added_entries(call: Computation, changes: _Changes) -> list[tuple[str, str]
     return [(kind, text) for kind, text in call.entries if text in added[kind]]
 
 
-def _place(
+def _places(
     call: Computation, changes: _Changes, folder: str
-) -> tuple[LockedFunction, Origin]:
-    """Returns the line of a call, or that from which a cast of an operand is gone."""
+) -> list[tuple[LockedFunction, Origin]]:
+    """Returns the lines of a call, or that from which a cast of an operand is gone."""
     candidates = [*call.makers, call]
+    places = []
     for candidate in candidates:
         for kind, text in _added_entries(candidate, changes):
             # It takes what it took before: its operands are as they were.
             replaced = map(_operands, changes[candidate.function].removed[kind])
             if kind == CAST or _operands(text) in replaced:
-                return candidate.function, candidate.line
+                places.append((candidate.function, candidate.line))
+    if places:
+        return places
     place = (call.function, call.line)
     # What made an operand stands where the cast was.
     for candidate in candidates:
@@ -125,9 +128,9 @@ def _place(
                 continue
             renamings = _renamings(code, instruction)
             if renamings:
-                return function, line_in(code, max(renamings))
+                return [(function, line_in(code, max(renamings)))]
             place = (function, line_of_call(code, instruction))
-    return place
+    return [place]
 
 
 def _operands(text: str) -> str:

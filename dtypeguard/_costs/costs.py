@@ -1,6 +1,8 @@
 """Operations of a program by dtype, and the lines that make them wider than expected."""
 
 import collections
+import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
@@ -86,19 +88,15 @@ def work_of(graph: Graph, inputs: Sequence[str], narrow: DType = None) -> Work:
     expected = jnp.dtype(narrow)
     name = str(expected)
     most_bits = bits(expected)
-    flops_by_name = {}
-    wide = 0.0
-    for dtype, work in flops.items():
-        flops_by_name[str(dtype)] = work
-        if bits(dtype) <= most_bits:
-            continue
-        wide += work
+    flops_by_name = {str(dtype): work for dtype, work in flops.items()}
+    wide = sum(work for dtype, work in flops.items() if bits(dtype) > most_bits)
+    # Maybe there are no products, of which there is no share.
     if not wide:
         return Work(flops_by_name, name)
     total = sum(flops.values())
+    operands = _WideOperands(graph, most_bits, inputs)
+    costs = _costs(products, total, operands)
     wide_share = wide / total
-    wide_products = _WideProducts(graph, most_bits, inputs)
-    costs = wide_products.costs(products, total)
     return Work(flops_by_name, name, wide_share, costs)
 
 
@@ -137,8 +135,7 @@ def _expected_dtype(graph: Graph, flops: dict[np.dtype, float]) -> np.dtype | No
         aval = graph.avals[value]
         if _bits_of(aval) < 16:
             continue
-        size = math.prod(aval.shape)
-        sizes[aval.dtype] += size
+        sizes[aval.dtype] += math.prod(aval.shape)
     total = sum(sizes.values())
     notable_size = _NOTABLE_PART * total
     half = []
@@ -156,83 +153,88 @@ def _bits_of(aval: Aval) -> int:
     return bits(getattr(aval, "dtype", None))
 
 
-class _WideProducts:
-    """The products of a program with a wide operand, and what makes that wide.
+@dataclasses.dataclass
+class _WideOperands:
+    """The wide values of a program, and what makes them wide.
 
-    Args:
+    Attributes:
         graph: of the program.
         most_bits: those of the dtype that it is expected to compute in.
         inputs: the paths of its inputs.
     """
 
-    def __init__(self, graph: Graph, most_bits: int, inputs: Sequence[str]):
-        self._graph = graph
-        self._most_bits = most_bits
-        self._inputs = inputs
-        # As the bits of a number.
-        self._narrow_inputs = 0
-        for value in graph.inputs:
-            aval = graph.avals[value]
-            if not 0 < _bits_of(aval) <= most_bits:
-                continue
-            self._narrow_inputs |= 1 << value
+    graph: Graph
+    most_bits: int
+    inputs: Sequence[str]
 
-    def costs(self, products: Iterable[_Product], total: float) -> tuple[LineCost, ...]:
-        """Returns what makes more than a hundredth of some products wide, in order."""
-        works = collections.defaultdict(float)
-        origins: _Causes = {}
-        causes_of_call = collections.defaultdict(dict)
-        for product in products:
-            written = Written(product.equation.stack)
-            calls = written.calls
-            # A gradient has the dtype of its value: the products of its call tell.
-            if written.is_backward and calls in causes_of_call:
-                causes = causes_of_call[calls]
-            else:
-                causes = self._causes_of(product.equation)
-                causes_of_call[calls].update(causes)
-            # One whose result alone is wide is as fast as a narrow one.
-            if bits(product.dtype) <= self._most_bits:
-                continue
-            for cause, origin in causes.items():
-                origins.setdefault(cause, origin)
-                works[cause] += product.work
-        costs = []
-        for cause, work in works.items():
-            share = work / total
-            if share < _LEAST_SHARE_OF_WORK:
-                continue
-            cost = LineCost(origins[cause], cause, share)
-            costs.append(cost)
-        # Equal shares stay in the order of the program.
-        costs.sort(key=attrgetter("share"), reverse=True)
-        return tuple(costs)
+    @functools.cached_property
+    def narrow_inputs(self) -> int:
+        """The inputs that are not wide, as the bits of a number."""
+        narrow_inputs = 0
+        for value in self.graph.inputs:
+            aval = self.graph.avals[value]
+            if 0 < _bits_of(aval) <= self.most_bits:
+                narrow_inputs |= 1 << value
+        return narrow_inputs
 
-    def _is_wide(self, aval: Aval) -> bool:
-        return _bits_of(aval) > self._most_bits
+    def is_wide(self, aval: Aval) -> bool:
+        """Returns whether a value is wider than expected."""
+        return _bits_of(aval) > self.most_bits
 
-    def _causes_of(self, product: Equation) -> _Causes:
+    def causes(self, product: Equation) -> _Causes:
         """Returns what makes the operands of a product wide."""
-        graph = self._graph
+        graph = self.graph
         line = line_of(product)
         causes: _Causes = {}
         for value in product.inputs:
             aval = graph.avals[value]
-            if not self._is_wide(aval):
+            if not self.is_wide(aval):
                 continue
-            blamed = blame(graph, value, self._is_wide, self._narrow_inputs)
+            blamed = blame(graph, value, self.is_wide, self.narrow_inputs)
             origin = line_of(blamed.promotion)
             cause = line_of(blamed.cause) or origin
             if blamed.operand in graph.inputs:
-                path = self._inputs[blamed.operand]
+                path = self.inputs[blamed.operand]
                 causes[path] = origin or line
             elif cause is not None:
                 causes[cause] = origin
         # Its result alone is wide, as it asks for. JAX's own narrows that again.
-        written = Written(product.stack)
-        if not causes and line is not None and not written.is_of_jax_nn:
+        if not (causes or line is None or Written(product.stack).is_of_jax_nn):
             causes[line] = line
         return causes
+
+
+def _costs(
+    products: Iterable[_Product], total: float, operands: _WideOperands
+) -> tuple[LineCost, ...]:
+    """Returns what makes more than a hundredth of some products wide, in order."""
+    works = collections.defaultdict(float)
+    origins: _Causes = {}
+    causes_of_call = collections.defaultdict(dict)
+    for product in products:
+        written = Written(product.equation.stack)
+        calls = written.calls
+        # A gradient has the dtype of its value: the products of its call tell.
+        if written.is_backward and calls in causes_of_call:
+            causes = causes_of_call[calls]
+        else:
+            causes = operands.causes(product.equation)
+            causes_of_call[calls].update(causes)
+        # One whose result alone is wide is as fast as a narrow one.
+        if bits(product.dtype) <= operands.most_bits:
+            continue
+        for cause, origin in causes.items():
+            origins.setdefault(cause, origin)
+            works[cause] += product.work
+    costs = []
+    for cause, work in works.items():
+        share = work / total
+        if share >= _LEAST_SHARE_OF_WORK:
+            cost = LineCost(origins[cause], cause, share)
+            costs.append(cost)
+    # Equal shares stay in the order of the program.
+    costs.sort(key=attrgetter("share"), reverse=True)
+    return tuple(costs)
 
 
 def input_names(f: Function, paths: Iterable[KeyPath]) -> list[str]:
@@ -249,5 +251,6 @@ def input_names(f: Function, paths: Iterable[KeyPath]) -> list[str]:
         argument = key_value(path[1])
         if isinstance(argument, int):
             argument = names.at(argument)
-        inputs.append(argument + path_text(path[2:]))
+        path_in_argument = path_text(path[2:])
+        inputs.append(argument + path_in_argument)
     return inputs

@@ -1,8 +1,11 @@
 """How far numbers are apart: norms and distances of arrays."""
 
 import math
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from .._leaves.types import Leaf
 from .primitives import is_inexact
@@ -10,11 +13,18 @@ from .primitives import is_inexact
 # All of it is on the host, where nothing is compiled.
 
 
+def numpy_for(array: Leaf) -> Any:
+    """Returns NumPy for an array with values, and JAX's NumPy for one that is traced."""
+    if isinstance(array, Tracer):
+        return jnp
+    return np
+
+
 def size_of(array: Leaf) -> float:
     """Returns the norm of the finite numbers; of ints and bools how many there are."""
     if not is_inexact(array):
         return float(array.size)
-    numbers = _in_float64(array)
+    numbers = in_float64(array)
     is_finite = np.isfinite(numbers)
     finite_numbers = np.where(is_finite, numbers, 0)
     return _norm_of(finite_numbers)
@@ -25,7 +35,7 @@ def distance(array: Leaf, exact: Leaf) -> float:
 
     Of ints and bools, it is how many differ.
     """
-    error = _difference(array, exact)
+    error = subtract(array, exact)
     if not is_inexact(array):
         return float(error.sum())
     # One number that is lost makes the whole output as good as lost.
@@ -38,13 +48,13 @@ def distance(array: Leaf, exact: Leaf) -> float:
 def part_along(array: Leaf, exact: Leaf, written: Leaf) -> float:
     """Returns the product of an array's error with the error of another one."""
     # Complex errors have a direction as well.
-    direction = np.conj(_difference(written, exact))
-    products = direction * _difference(array, exact)
+    direction = np.conj(subtract(written, exact))
+    products = direction * subtract(array, exact)
     total = np.sum(products)
     return float(total.real)
 
 
-def _in_float64(array: Leaf) -> np.ndarray:
+def in_float64(array: Leaf) -> np.ndarray:
     numbers = np.asarray(array)
     dtype = np.promote_types(numbers.dtype, np.float64)
     return numbers.astype(dtype)
@@ -58,12 +68,12 @@ def _norm_of(array: Leaf) -> float:
 
 
 @np.errstate(all="ignore")  # infinity less infinity, where they are equal
-def _difference(array: Leaf, exact: Leaf) -> np.ndarray:
+def subtract(array: Leaf, exact: Leaf) -> np.ndarray:
     """Returns the difference in float64, where the same infinity makes none."""
     if not is_inexact(array):
-        return np.asarray(array != exact, np.float64)
-    numbers = _in_float64(array)
-    exact_numbers = _in_float64(exact)
+        return np.not_equal(array, exact).astype(np.float64)
+    numbers = in_float64(array)
+    exact_numbers = in_float64(exact)
     is_equal = numbers == exact_numbers
     are_nan = np.isnan(numbers)
     are_nan &= np.isnan(exact_numbers)

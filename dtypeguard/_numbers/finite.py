@@ -1,15 +1,16 @@
 """Where the values of a program stop being finite: from what a run notes of results."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.types import Leaf
 from .._program.graph import Graph
 from .._program.jaxprs import Arrays, Stack
 from . import plans
+from .arrays import numpy_for
 from .measure import Measures
 from .nodes import Noted
 from .primitives import is_inexact
@@ -17,7 +18,7 @@ from .probes import DECISION, Probes
 
 # The number of an equation, and which of its results.
 _ResultKey = tuple[int, str]
-_Counts = dict[_ResultKey, int]
+_Counts = Counter[_ResultKey]
 _ResultKeys = Collection[_ResultKey]
 
 
@@ -46,10 +47,7 @@ def not_finite(measures: Measures) -> tuple[Birth | None, Birth | None]:
     wide_plan = plans.wide(program)
     written, births = _counts(measures, plan, decisions)
     wide, wide_births = _counts(measures, wide_plan, decisions)
-    lost = set()
-    for key, count in written.items():
-        if count > wide.get(key, 0):
-            lost.add(key)
+    lost = (written - wide).keys()
     graph = Graph(program.block)
     # What an infinite input, rounded or not, leads to is born of nothing.
     born = lost & births.keys()
@@ -99,7 +97,7 @@ def count_births(measures: Measures, arrays: Arrays) -> int:
     plan = plans.wide(measures.program)
     no_decisions = Noted()
     _, births = _counts(measures, plan, no_decisions, arrays)
-    return sum(births.values())
+    return births.total()
 
 
 def _counts(
@@ -115,8 +113,8 @@ def _counts(
     noted = Noted()
     probes = Probes(noted, _note, followed)
     measures.run(plan, probes, arrays=arrays)
-    counts = {}
-    births = {}
+    counts = Counter()
+    births = Counter()
     for key, figures in noted.items():
         # How often a loop turns is no result.
         if key[1] == DECISION:
@@ -131,18 +129,17 @@ def _counts(
 
 
 def _note(array: Leaf, operands: Arrays) -> Leaf | None:
-    """Returns how many elements are not finite, and whether all operands are finite."""
+    """Returns how many elements are not finite, and whether that is new."""
     if not is_inexact(array):
         return None
-    # A number that is not one may come of infinity alone, which makes it new.
-    is_new_nan = jnp.isnan(array).any()
-    is_finite = jnp.isfinite(array)
-    count = jnp.sum(~is_finite)
+    numpy = numpy_for(array)
+    count = numpy.sum(~numpy.isfinite(array))
     is_new = count > 0
+    # A number that is not one may come of infinity alone, which makes it new.
+    is_new_nan = numpy.isnan(array).any()
     for operand in operands:
         if is_inexact(operand):
-            is_new_nan &= ~jnp.isnan(operand).any()
-            is_new &= jnp.isfinite(operand).all()
-    births = is_new_nan | is_new
-    births = births.astype(int)
-    return jnp.stack([count, births])
+            is_new &= numpy.isfinite(operand).all()
+            is_new_nan &= ~numpy.isnan(operand).any()
+    is_born = is_new | is_new_nan
+    return numpy.stack([count, is_born.astype(count.dtype)])

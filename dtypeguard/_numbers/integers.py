@@ -11,18 +11,18 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import DType, Leaf
 from .._program.graph import Equation, Graph
-from .._program.jaxprs import Arrays, is_literal, value_kind
+from .._program.jaxprs import Arrays, is_literal
 from .._program.program import Block, Node
 from .._tracebacks.written import Written
 from . import primitives
-from .evaluate import as_dtype, evaluate
+from .arrays import numpy_for
+from .evaluate import evaluate
 from .nodes import Noted
 from .primitives import is_inexact, is_integer, is_key
 from .program import NumericProgram
@@ -77,17 +77,18 @@ class Watched(NamedTuple):
         noted = Noted()
         number = node.number
         if number in self.integers:
-            fit = _fit(node, operands, *results)
-            noted[number, "fit"] = fit
+            noted[number, "fit"] = _fit(node, operands, results[0])
         if not node.rounds:
             return noted
         if node.name != "convert_element_type":
             return noted
-        operand = operands[0]
-        result = results[0]
+        numpy = numpy_for(results[0])
+        operand = numpy.asarray(operands[0])
+        result = numpy.asarray(results[0])
         if kind(operand.dtype) != "complex":
             result = result.real
-        back = lax.convert_element_type(result, operand.dtype)
+        with np.errstate(all="ignore"):
+            back = result.astype(operand.dtype)
         differs = back != operand
         noted[number, "loses"] = differs.any()
         if number in self.before_bits:
@@ -208,13 +209,9 @@ def _may_wrap(equation: Equation) -> bool:
     if written.origin is None:
         return False
     eqn = equation.stack[0]
-    result = eqn.outvars[0].aval
-    if not is_integer(result):
+    if not is_integer(eqn.outvars[0].aval):
         return False
-    if equation.primitive == "convert_element_type":
-        operand = eqn.invars[0].aval
-        return value_kind(operand) != "bool"
-    return equation.primitive in _MODULAR
+    return equation.primitive in _MODULAR | {"convert_element_type"}
 
 
 def _fit(node: Node, operands: Arrays, result: Leaf) -> Leaf:
@@ -224,13 +221,14 @@ def _fit(node: Node, operands: Arrays, result: Leaf) -> Leaf:
     """
     with set_x64(True):
         exact, is_wrong = _compared_exactly(node, operands, result)
-        is_number = ~jnp.isnan(exact)
-        is_outlier = is_wrong & is_number
-        numbers = jnp.where(is_outlier, exact, 0.0)
-        greatest = jnp.max(numbers, initial=0)
-        least = jnp.min(numbers, initial=0)
-        count = jnp.sum(is_wrong, dtype=np.float64)
-        fit = jnp.stack([count, greatest, least])
+        numpy = numpy_for(exact)
+        # A comparison with what is no number is false.
+        is_outlier = is_wrong & (exact == exact)
+        numbers = numpy.where(is_outlier, exact, 0.0)
+        count = is_wrong.sum(dtype=np.float64)
+        greatest = numbers.max(initial=0)
+        least = numbers.min(initial=0)
+        fit = numpy.stack([count, greatest, least])
         # In float32, which a loop can carry with x64 off.
         return fit.astype(np.float32)
 
@@ -244,20 +242,21 @@ def otherwise(node: Node, operands: Arrays, result: Leaf) -> Leaf:
 
 def _compared_exactly(node: Node, operands: Arrays, result: Leaf) -> tuple[Leaf, Leaf]:
     """Returns the exact result of an equation in float64, and which numbers do not fit."""
+    numpy = numpy_for(result)
     wide_operands = list(operands)
     places = range(len(operands))
     for place in places[_OF_NUMBERS[node.name]]:
-        operand = operands[place]
-        wide_operands[place] = as_dtype(operand, np.float64)
+        wide_operands[place] = numpy.asarray(operands[place]).astype(np.float64)
     if node.name == "convert_element_type":
-        exact = jnp.trunc(wide_operands[0])
+        exact = numpy.trunc(wide_operands[0])
     else:
         (exact,) = evaluate(node.eqn, wide_operands, _as_double)
+    exact = numpy.asarray(exact)
     info = jnp.iinfo(result.dtype)
     is_above = exact > float(info.max)
     is_below = exact < float(info.min)
     # Float64 has numbers of 64 bits rounded: what has wrapped is off by a power of two.
-    difference = exact - result.astype(np.float64)
+    difference = exact - numpy.asarray(result).astype(np.float64)
     half_range = 2.0 ** (info.bits - 1)
     is_near = abs(difference) < half_range
     is_wrong = is_above | is_below | ~is_near

@@ -55,23 +55,15 @@ class Line:
     @property
     def rounded_constant(self) -> tuple[float, float] | None:
         """The number that rounding changes most, and the rounded one; None without any."""
-        changed = []
-        for numbers, rounded in self.constants:
-            changes = relative_change(numbers, rounded)
-            place = np.argmax(changes)
-            change = changes[place]
-            # An infinity is rounded to itself.
-            if not change:
-                continue
-            number = numbers[place]
-            rounded_number = rounded[place]
-            # All numbers that become 1 are as far off, relative to what they leave.
-            difference = abs(rounded_number - number)
-            changed.append((change, difference, number, rounded_number))
-        if not changed:
+        if not self.constants:
             return None
-        *_, number, rounded_number = max(changed)
-        return float(number), float(rounded_number)
+        numbers, rounded = np.concatenate(self.constants, axis=1)
+        changes = relative_change(numbers, rounded)
+        place = np.argmax(changes)
+        # An infinity is rounded to itself.
+        if not changes[place]:
+            return None
+        return float(numbers[place]), float(rounded[place])
 
 
 class Lines(list[Line]):

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -52,7 +52,6 @@ class Inputs(NamedTuple):
         """Returns how far off outputs are, relative to their sizes."""
         errors = []
         for output, exact, size in zip(outputs, self.exact, self.sizes):
-            output = output.astype(exact.dtype)
             off = distance(output, exact)
             errors.append(off / size)
         return errors
@@ -110,7 +109,8 @@ class Measures:
         self.given = Noted()
         self.left_out: Sequence[int] = ()
         self.shares: dict[int, float] = {}
-        self._errors: dict[frozenset[int], float] = {}
+        self._alone: dict[int, float] = {}
+        self._error = functools.cache(self._measure_error)
         self._part_of_first = functools.cache(self._measure_part)
 
     @functools.cached_property
@@ -141,13 +141,12 @@ class Measures:
         exact = self._outputs(())
         if not self.given:
             return exact
-        if all(jnp.isfinite(array).all() for array in exact):
+        if all(np.isfinite(array).all() for array in exact):
             return exact
         self.given = Noted()
         undecided = self._outputs(())
         for array, exact_array in zip(undecided, exact):
-            is_finite = jnp.isfinite(exact_array)
-            is_saved = jnp.isfinite(array) & ~is_finite
+            is_saved = np.isfinite(array) & ~np.isfinite(exact_array)
             # Wide numbers do not fit decisions that were made on rounded ones.
             if is_saved.any():
                 return undecided
@@ -218,20 +217,23 @@ class Measures:
             # A key leads to the outputs that are drawn with it, if there are any.
             if is_key(output):
                 continue
-            if not jnp.array_equal(output, written, equal_nan=True):
+            if distance(output, written):
                 return True
         return False
 
-    def error(self, rounding: Iterable[int]) -> float:
+    def _measure_error(self, rounding: range) -> float:
         """Returns the error if these lines round and the others are wide."""
-        key = frozenset(rounding)
-        errors = self._errors
-        if len(key) == self.lines:
-            errors[key] = self.total
-        if key not in errors:
-            outputs = self._outputs(key)
-            errors[key] = self.own.off(outputs)
-        return errors[key]
+        if len(rounding) == self.lines:
+            return self.total
+        outputs = self._outputs(rounding)
+        return self.own.off(outputs)
+
+    def alone(self, number: int) -> float:
+        """Returns the error if only this line rounds, or a bound of next to nothing."""
+        if number not in self._alone:
+            lines = range(number, number + 1)
+            self._alone[number] = self._error(lines)
+        return self._alone[number]
 
     def measure_alone(self, show_status: _ShowStatus) -> None:
         """Measures the error of each line alone, the most important ones first.
@@ -244,11 +246,11 @@ class Measures:
         for first in numbers[::_LINES_IN_GROUP]:
             group = numbers[first : first + _LINES_IN_GROUP]
             groups.append(group)
-        for group in sorted(groups, key=self.error, reverse=True):
-            error = self.error(group)
+        for group in sorted(groups, key=self._error, reverse=True):
+            error = self._error(group)
             for number in group:
                 if error < self._least:
-                    self._errors[frozenset([number])] = error
+                    self._alone[number] = error
                 else:
                     show_status(number)
                     self.alone(number)
@@ -268,16 +270,15 @@ class Measures:
         causes next to nothing alone has none. Where the error is not finite, they are as
         the squares of what lines cause alone, and known once all lines are measured.
         """
-        reached = []
-        for number in range(self.lines):
-            if frozenset([number]) in self._errors:
-                reached.append(number)
+        reached = sorted(self._alone)
         errors = list(map(self.alone, reached))
         if not np.isfinite([self.total, *errors]).all():
             # A line to come may cause all of it, and these next to nothing.
             if len(reached) == self.lines:
-                shares = _shares_of_squares(errors)
-                self.shares = dict(zip(reached, shares))
+                bounded = np.minimum(errors, LARGEST_ERROR)
+                squares = np.square(bounded)
+                shares = squares / (squares.sum() or 1.0)
+                self.shares = dict(zip(reached, shares.tolist()))
             return
         small = set()
         for number in reached:
@@ -289,11 +290,9 @@ class Measures:
             show_status(number)
             # Lines that cause next to nothing go with the line after them.
             before = set(range(number)) - small
-            last_before = max(before, default=-1)
-            count = last_before + 1
+            count = max(before, default=-1) + 1
             part = self._part_of_first(number + 1)
-            part_before = self._part_of_first(count)
-            self.shares[number] = part - part_before
+            self.shares[number] = part - self._part_of_first(count)
 
     def _measure_part(self, count: int) -> float:
         """Returns the part of the error that the first lines cause together."""
@@ -314,20 +313,8 @@ class Measures:
             parts.append(part / size / size)
         return math.fsum(parts)
 
-    def alone(self, number: int) -> float:
-        """Returns the error if only this line rounds, or a bound of next to nothing."""
-        return self.error([number])
-
     def _outputs(self, rounding: Collection[int]) -> Results:
         """Returns the measured outputs where some lines round."""
         plan = plans.rounding(self.program, rounding)
         probes = Probes(followed=self.given)
         return self.run(plan, probes)
-
-
-def _shares_of_squares(errors: Sequence[float]) -> list[float]:
-    bounded = np.minimum(errors, LARGEST_ERROR)
-    squares = np.square(bounded)
-    total = squares.sum() or 1.0
-    shares = squares / total
-    return shares.tolist()

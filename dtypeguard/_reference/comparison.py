@@ -7,13 +7,14 @@ import numpy as np
 
 from .._carry.modules import spread
 from .._leaves.arguments import shown
-from .._leaves.dtypes import kind
 from .._leaves.key_path import by_path, path_text
 from .._leaves.table import columns
 from .._leaves.types import Aval, Leaf, PyTree
 from .._numbers.formats import Formats
+from .._numbers.primitives import is_inexact
 from .._numbers.subject import Subject, Traced
 from .._program.graph import Graph
+from .._program.jaxprs import value_kind
 from .divergence import divergence
 from .judge import Judge
 
@@ -53,7 +54,7 @@ def comparison(
                     wrong.append(n)
             where = None
             if wrong:
-                where = divergence(judge.call, other_judge.call, wrong)
+                where = divergence(judge, other_judge, wrong)
             return {"differences": tuple(differences), "divergence": where}
 
         return compare_function
@@ -74,30 +75,26 @@ def _numbers_of(function: Traced) -> dict[str, Aval]:
     """Returns the outputs of a function that are numbers, by path."""
     avals = {}
     for path, aval in zip(function.outputs, function.program.out_avals):
-        if kind(aval.dtype) is not None:
+        if value_kind(aval) is not None:
             avals[path] = aval
     return avals
 
 
 def _shapes_of(arrays: Mapping[str, Aval | np.ndarray]) -> dict[str, str]:
-    shapes = {}
-    for path, array in arrays.items():
-        shapes[path] = str(array.shape)
-    return shapes
+    return {path: str(array.shape) for path, array in arrays.items()}
 
 
 def _in_order(traced: Traced, paths: Collection[str]) -> list[int]:
     """Returns the numbers of some outputs in the order in which a program computes them."""
     # Where another computation begins, all that follows differs: the first output tells.
     graph = Graph(traced.program)
-    places = []
+    places = {}
     for n, path in enumerate(traced.outputs):
         if path in paths:
             output = graph.outputs[n]
             # Values are numbered in order.
-            place = max(graph.origins(output))
-            places.append((place, n))
-    return [n for _, n in sorted(places)]
+            places[n] = max(graph.origins(output))
+    return sorted(places, key=places.__getitem__)
 
 
 def _is_function(reference: PyTree, paths: Sequence[str]) -> bool:
@@ -117,8 +114,7 @@ def _arrays_of(
     unknown = {}
     for path, leaf in _leaves(reference, paths).items():
         if path in avals:
-            aval = avals[path]
-            arrays[path] = _array(path, leaf, aval)
+            arrays[path] = _array(path, leaf, avals[path])
         elif path not in paths:
             unknown[path] = "given"
     shapes = _shapes_of(avals)
@@ -126,14 +122,12 @@ def _arrays_of(
         # What a function changes in place may be left out.
         if path.startswith(("[1]", "[2]")):
             del shapes[path]
-    first_path = min(shapes, default="")
-    first_name = _output_name(first_path)
+    first_name = _output_name(min(shapes, default=""))
     advice = (
         "Give it a tree shaped as what the function returns, or a dict of arrays by path: "
         f"reference={{{first_name!r}: array, ...}}."
     )
-    shapes_of_reference = _shapes_of(arrays) | unknown
-    _check_outputs("a reference", shapes_of_reference, shapes, advice)
+    _check_outputs("a reference", _shapes_of(arrays) | unknown, shapes, advice)
     return arrays
 
 
@@ -152,9 +146,7 @@ def _check_outputs(
     if not rows:
         return
     head = f"audit_precision got {subject} with other outputs than the function:"
-    lines = [head]
-    lines += columns(rows)
-    table = "\n  ".join(lines)
+    table = "\n  ".join([head, *columns(rows)])
     raise ValueError(f"{table}\n{advice}")
 
 
@@ -168,19 +160,15 @@ def _leaves(reference: PyTree, paths: Sequence[str]) -> dict[str, Leaf]:
     # A dict is the tree itself, or has paths as its keys.
     leaves = _by_path_text(dict(reference))
     if leaves.keys().isdisjoint(paths):
-        leaves = {}
-        for path, leaf in reference.items():
-            leaves[str(path)] = leaf
-        if "" in paths and _ONLY in leaves:
+        leaves = {str(path): leaf for path, leaf in reference.items()}
+        if _ONLY in leaves:
             leaves[""] = leaves.pop(_ONLY)
     return leaves
 
 
 def _by_path_text(tree: PyTree) -> dict[str, Leaf]:
-    leaves = {}
-    for path, leaf in by_path(spread(tree)).items():
-        leaves[path_text(path)] = leaf
-    return leaves
+    leaves = by_path(spread(tree))
+    return {path_text(path): leaf for path, leaf in leaves.items()}
 
 
 def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
@@ -188,20 +176,19 @@ def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
     name = _output_name(path)
     wrong = f"audit_precision got {shown(leaf)} in the reference at {name}"
     array = np.asarray(leaf)
-    family = kind(array.dtype)
+    family = value_kind(array)
     if family is None:
         raise TypeError(
             f"{wrong}. Write an array of numbers, such as x.astype(numpy.float32): files "
             "keep no bfloat16."
         )
-    if kind(aval.dtype) == "complex":
-        return array.astype(np.complex128)
-    if family == "complex":
+    if family == "complex" and value_kind(aval) != "complex":
         raise TypeError(f"{wrong}, which is complex. Write its real part.")
-    return array
+    if not is_inexact(aval):
+        return array
+    dtype = np.promote_types(aval.dtype, np.float64)
+    return array.astype(dtype)
 
 
 def _output_name(path: str) -> str:
-    if path:
-        return path
-    return _ONLY
+    return path or _ONLY

@@ -47,9 +47,7 @@ class Difference(NamedTuple):
     @property
     def name(self) -> str:
         """The output in a sentence."""
-        if self.output:
-            return self.output
-        return "the output"
+        return self.output or "the output"
 
     @property
     def place(self) -> str:
@@ -99,9 +97,9 @@ def _line(origin: Origin | None) -> str:
     if origin is None:
         return "a line inside JAX"
     code = origin.users.code
-    if not code:
-        return origin.place
-    return f"{origin.place} (`{code}`)"
+    if code:
+        return f"{origin.place} (`{code}`)"
+    return origin.place
 
 
 # The more serious, the later.
@@ -115,7 +113,7 @@ def headline_of(differences: Sequence[Difference]) -> str:
     Args:
         differences: in the order of the program.
     """
-    worst, count = _worst(differences)
+    worst = max(differences, key=_weight)
     if not worst.error:
         return "the reference has the same numbers."
     explained = percent(worst.rounding)
@@ -124,32 +122,21 @@ def headline_of(differences: Sequence[Difference]) -> str:
         says = f"rounding explains {explained}, and hides whether it is another computation"
     elif worst.verdict == "differs":
         says = f"rounding explains {explained}: another computation"
-    error = percent(worst.error)
-    head = f"the reference differs by {error}"
-    total = len(differences)
-    if total == 1:
-        return f"{head}; {says}."
-    outputs = f"{count} of {total} outputs"
-    where = f"{head} in {worst.name}"
-    return f"{where}; {says} in {outputs}."
-
-
-def _worst(differences: Sequence[Difference]) -> tuple[Difference, int]:
-    """Returns the output that tells most, and how many have its verdict.
-
-    Where another computation begins, later outputs differ as well: the first one tells.
-    """
+    head = f"the reference differs by {percent(worst.error)}"
     verdicts = [difference.verdict for difference in differences]
-    verdict = max(verdicts, key=_VERDICTS.index)
-    with_verdict = []
-    for difference in differences:
-        if difference.verdict == verdict:
-            with_verdict.append(difference)
-    count = len(with_verdict)
-    if verdict == "differs":
-        return with_verdict[0], count
-    worst = max(with_verdict, key=attrgetter("error"))
-    return worst, count
+    if len(verdicts) == 1:
+        return f"{head}; {says}."
+    outputs = f"{verdicts.count(worst.verdict)} of {len(verdicts)} outputs"
+    return f"{head} in {worst.name}; {says} in {outputs}."
+
+
+def _weight(difference: Difference) -> tuple[int, float]:
+    """Returns what orders outputs by how much they tell."""
+    weight = _VERDICTS.index(difference.verdict)
+    # Where another computation begins, later outputs differ as well: the first one tells.
+    if difference.verdict == "differs":
+        return weight, 0.0
+    return weight, difference.error
 
 
 def details_of(
@@ -163,7 +150,7 @@ def details_of(
     """
     if not differences:
         return []
-    worst, _ = _worst(differences)
+    worst = max(differences, key=_weight)
     is_only = len(differences) == 1
     lines = []
     if worst.verdict != "rounding" and worst.at is not None:
@@ -174,11 +161,8 @@ def details_of(
         if difference.reason:
             sentence = _sentence(difference, difference.reason, is_only)
             lines.append(sentence)
-            continue
-        if difference.verdict != "rounding":
-            continue
         # A float32 program is seldom run in float64 to know.
-        if difference.shows_in == "float32":
+        elif difference.verdict == "rounding" and difference.shows_in == "float32":
             hiding.append(difference)
     # The verdicts of all outputs are in `differences`; a report is to be read.
     lines = lines[:_MOST_LINES]
@@ -192,25 +176,21 @@ def details_of(
         lines.append(sentence)
     if divergence is not None:
         lines.append(str(divergence))
-        return lines
-    if worst.verdict != "differs":
-        return lines
-    if is_only:
-        lines.append(
-            "To find where, return activations as well and give those of the reference, or "
-            f"{_AS_FUNCTION}"
-        )
-    else:
-        lines.append(
+    elif worst.verdict == "differs":
+        where = (
             f"In the order of the program, {worst.name} is the first output that differs. "
-            f"To find the line, {_AS_FUNCTION}"
+            "To find the line,"
         )
+        if is_only:
+            where = (
+                "To find where, return activations as well and give those of the "
+                "reference, or"
+            )
+        lines.append(f"{where} {_AS_FUNCTION}")
     return lines
 
 
 def _sentence(difference: Difference, text: str, is_only: bool) -> str:
     if not is_only:
         text = f"in {difference.output}, {text}"
-    first = text[:1].upper()
-    rest = text[1:]
-    return f"{first}{rest}."
+    return f"{text[0].upper()}{text[1:]}."

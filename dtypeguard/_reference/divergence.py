@@ -6,6 +6,7 @@ way leads back over what only one of them has, to the values that both have.
 """
 
 import collections
+import itertools
 from collections.abc import Collection, Iterable
 
 import numpy as np
@@ -15,7 +16,7 @@ from .._numbers.sketches import SketchNode, sketches
 from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .difference import Divergence
-from .judge import IN_FLOAT64, RunCall
+from .judge import IN_FLOAT64, Judge
 
 # Values in float64 that are nearer, relative to their norms, are the same: numbers of the
 # source may have been rounded to float32.
@@ -27,23 +28,22 @@ class _Groups:
 
     def __init__(self):
         self._sketches_by_size = collections.defaultdict(dict)
-        self._count = 0
+        self._numbers = itertools.count()
 
     def find(self, number: int, node: SketchNode) -> int:
         """Returns the group of a value; without a sketch it has one of its own."""
         if not node.stack:  # an input, which is equal to the same argument
             return -1 - number
-        self._count += 1
+        new_group = next(self._numbers)
         if node.sketch is None:
-            return self._count
+            return new_group
         sketches = self._sketches_by_size[node.size]
         bound = _SAME_ERROR * np.linalg.norm(node.sketch)
         for group, sketch in sketches.items():
-            distance = np.linalg.norm(sketch - node.sketch)
-            if distance <= bound:
+            if np.linalg.norm(sketch - node.sketch) <= bound:
                 return group
-        sketches[self._count] = node.sketch
-        return self._count
+        sketches[new_group] = node.sketch
+        return new_group
 
 
 # The groups of which a value is made, and its size.
@@ -60,32 +60,25 @@ class _ComparedProgram:
         shared: the groups that both programs have.
     """
 
-    def __init__(self, call: RunCall, groups: _Groups):
+    def __init__(self, call: Judge, groups: _Groups):
         # In float32, rounding would make equal values differ by more than `_SAME_ERROR`.
         with set_x64(True):
             numeric = call.numeric(IN_FLOAT64)
             self.nodes, self.outputs = sketches(numeric, call.arrays)
-        self.groups = []
-        for number, node in enumerate(self.nodes):
-            group = groups.find(number, node)
-            self.groups.append(group)
+        self.groups = list(itertools.starmap(groups.find, enumerate(self.nodes)))
         self.shared: Collection[int] = ()
 
     def way_to(self, ends: Iterable[int | None]) -> list[int]:
         """Returns the values on the way to some ends, from the shared ones on, in order."""
-        way = set()
-        waiting = list(ends)
-        while waiting:
-            number = waiting.pop()
-            # A constant has no number.
-            if number is None:
-                continue
-            if number in way:
-                continue
+        way = set(ends)
+        # Operands come before what is made of them.
+        for number in reversed(range(len(self.nodes))):
             if self.groups[number] in self.shared:
-                continue
-            way.add(number)
-            waiting += self.nodes[number].operands
+                way.discard(number)
+            if number in way:
+                way.update(self.nodes[number].operands)
+        # A constant has no number.
+        way.discard(None)
         return sorted(way)
 
     def own_values(self, outputs: Iterable[int]) -> dict[_Look, int]:
@@ -113,65 +106,51 @@ class _ComparedProgram:
     def beginning(self, number: int) -> Origin | None:
         """Returns the first line on the way to a value that both programs do not have."""
         way = self.way_to([number])
-        if not way:
-            way = [number]
-        return self.line(way)
+        return self.line(way or [number])
 
     def line(self, numbers: Iterable[int]) -> Origin | None:
         """Returns the line of the first value with a line."""
         for number in numbers:
             # An input has no equation.
-            node = self.nodes[number]
-            origin = Written(node.stack).origin
+            origin = Written(self.nodes[number].stack).origin
             if origin is not None:
                 return origin
         return None
 
 
-def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> Divergence:
+def divergence(call: Judge, reference: Judge, outputs: Collection[int]) -> Divergence:
     """Returns the first lines whose results differ by more than rounding."""
     groups = _Groups()
     program = _ComparedProgram(call, groups)
     compared = _ComparedProgram(reference, groups)
     shared = set(program.groups).intersection(compared.groups)
-    program.shared = shared
-    compared.shared = shared
+    program.shared = compared.shared = shared
     values = program.own_values(outputs)
     reference_values = compared.own_values(outputs)
     # Those correspond that are made of the same ones and are not equal.
     pairs = []
-    for look in values:
-        if look not in reference_values:
-            continue
-        pair = (values[look], reference_values[look])
-        pairs.append(pair)
+    for look, number in values.items():
+        if look in reference_values:
+            pairs.append((number, reference_values[look]))
     # One returns what the other computes further with, such as a factor that a port lacks.
     if bool(values) != bool(reference_values):
         for n in outputs:
-            pair = (program.outputs[n], compared.outputs[n])
-            pairs.append(pair)
+            pairs.append((program.outputs[n], compared.outputs[n]))
     for first, second in pairs:
         # Constants have no number.
-        if first is None:
-            continue
-        if second is None:
+        if first is None or second is None:
             continue
         sketch = program.nodes[first].sketch
         reference_sketch = compared.nodes[second].sketch
         # Inputs have no sketch.
-        if sketch is None:
+        if sketch is None or reference_sketch is None:
             continue
-        if reference_sketch is None:
-            continue
-        norm = np.linalg.norm(sketch)
-        # Nothing is relative to zeros.
-        if not norm:
-            norm = 1.0
         distance = np.linalg.norm(sketch - reference_sketch)
-        apart = float(distance / norm)
+        # Nothing is relative to zeros.
+        norm = np.linalg.norm(sketch) or 1.0
         line = program.beginning(first)
         reference_line = compared.beginning(second)
-        return Divergence(line, reference_line, apart)
+        return Divergence(line, reference_line, float(distance / norm))
     equal = []
     for number, group in enumerate(program.groups):
         if group in shared:

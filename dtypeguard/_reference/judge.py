@@ -6,17 +6,18 @@ explains a difference. A difference is measured as a whole, and in its largest e
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.compat import set_x64, x64_enabled
-from .._leaves.dtypes import bits, kind
+from .._leaves.dtypes import bits
 from .._leaves.table import percent
 from .._leaves.types import Aval, DType, Leaf
 from .._numbers import plans
+from .._numbers.arrays import in_float64, subtract
 from .._numbers.constants import have_few_digits
 from .._numbers.formats import DEVICES, Formats, products_named
 from .._numbers.plans import WidthPlan
@@ -24,6 +25,7 @@ from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
 from .._numbers.run import run
 from .._numbers.subject import Traced
+from .._program.jaxprs import value_kind
 from .difference import Difference
 
 # Up to so many times the bound, rounding explains a difference; beyond `_DIFFERS_FROM`
@@ -47,23 +49,6 @@ _GRID_DTYPES = (_TPU_DTYPE, _HALF_DTYPE, _SINGLE_DTYPE)
 # An H100 computes as an A100 does; neither rounds small products, but by request.
 _JUDGED_DEVICES = ("tpu", "a100", "tensorfloat32")
 IN_FLOAT64 = Formats(_DOUBLE_DTYPE)
-
-
-class RunCall(NamedTuple):
-    """A traced function and its arguments.
-
-    Attributes:
-        traced: the function.
-        arrays: the arguments.
-    """
-
-    traced: Traced
-    arrays: Sequence[Leaf]
-
-    def numeric(self, formats: Formats) -> NumericProgram:
-        """Returns the program in some dtypes."""
-        program = self.traced.program
-        return NumericProgram(program, formats, self.traced.traces, is_judged=True)
 
 
 class Bound(NamedTuple):
@@ -90,7 +75,7 @@ class Judge:
     """Judges references of a program by how far rounding takes its outputs.
 
     Attributes:
-        call: the program and its arguments.
+        arrays: the arguments of the program.
         outputs: the outputs as written.
         truth: the outputs in float64.
 
@@ -101,32 +86,53 @@ class Judge:
     """
 
     def __init__(self, traced: Traced, arrays: Sequence[Leaf], formats: Formats):
-        self.call = RunCall(traced, arrays)
-        self._paths = traced.outputs
+        self.arrays = arrays
+        self._traced = traced
         self._formats = formats
-        avals = traced.program.out_avals
-        self._is_exact: list[bool] = []
-        for aval in avals:
-            is_exact = not is_inexact(aval)
-            self._is_exact.append(is_exact)
         self._narrow = _narrowest_dtype(traced.avals, formats)
         self._is_short = bits(self._narrow) < 32
-        self._shows_in = "float64"
-        if self._is_short:
-            self._shows_in = "float32"
+        self._shows_in = "float32" if self._is_short else "float64"
         # Whatever was compiled for some dtypes is used again.
-        runner = functools.partial(_runner, self.call)
-        self._runner = functools.cache(runner)
-        self._run_wide = self._runner(IN_FLOAT64, plans.wide)
+        self._runner = functools.cache(self._runner_of)
         self._bound = functools.cache(self._measure_bound)
-        run_written = self._runner(formats)
-        self.outputs = run_written(arrays)
+        self._run_wide = self._runner(IN_FLOAT64, plans.wide)
+        self.outputs = self._runner(formats)(arrays)
         self.truth = self._run_wide(arrays)
+
+    def numeric(self, formats: Formats) -> NumericProgram:
+        """Returns the program in some dtypes."""
+        traced = self._traced
+        return NumericProgram(traced.program, formats, traced.traces, is_judged=True)
+
+    # What rounding gives
+
+    def _runner_of(
+        self,
+        formats: Formats,
+        plan_of: Callable[[NumericProgram], WidthPlan] = plans.written,
+    ) -> Callable[[Sequence[Leaf]], list[np.ndarray]]:
+        """Returns what runs the program in some dtypes."""
+        # JAX has no float64 without the flag, and a program traced with it runs with it.
+        is_x64 = x64_enabled() or formats.wide == _DOUBLE_DTYPE
+        program = self.numeric(formats)
+        plan = plan_of(program)
+
+        def run_on(arrays: Sequence[Leaf]) -> list[np.ndarray]:
+            with set_x64(is_x64):
+                outputs = run(program, plan, arrays)
+                return list(map(_as_numbers, outputs))
+
+        return run_on
 
     @property
     def _written(self) -> Bound:
         """How far rounding takes the program as it is."""
         return self._bound(self._formats)
+
+    def _bound_in(self, dtype: np.dtype) -> Bound:
+        """Returns how far rounding takes the program where it computes in a dtype."""
+        formats = Formats(self._formats.wide, dtype)
+        return self._bound(formats)
 
     def _measure_bound(self, formats: Formats) -> Bound:
         """Runs the program in some dtypes and in float64, on inputs rounded otherwise."""
@@ -139,51 +145,31 @@ class Judge:
             run_narrow = self._runner(Formats(dtype), plans.wide)
         # Each run on inputs of its own is one more sample of what rounding gives.
         rounded = []
-        moved = []
+        samples = [self._sizes_of_source(dtype)]
         for seed in range(_RUNS):
-            arrays = self.call.arrays
+            arrays = self.arrays
             if seed > 0:
                 arrays = _perturb(arrays, dtype, seed)
             wide_outputs = self._run_wide(arrays)
-            narrow_outputs = run_narrow(arrays)
-            sizes = self._sizes(narrow_outputs, wide_outputs)
+            sizes = _sizes(run_narrow(arrays), wide_outputs)
             rounded.append(sizes)
             if not is_device:  # it rounds products, and not its inputs
-                sizes = self._sizes(wide_outputs, self.truth)
-                moved.append(sizes)
+                sizes = _sizes(self.truth, wide_outputs)
+                samples.append(sizes)
+        most = np.max([*rounded, *samples], axis=0)
         least = np.min(rounded, axis=0)
-        sizes_of_source = self._sizes_of_source(dtype)
-        samples = [*rounded, *moved, sizes_of_source]
-        most = np.max(samples, axis=0)
         return Bound(dtype, most, least)
-
-    def _bound_in(self, dtype: np.dtype) -> Bound:
-        """Returns how far rounding takes the program where it computes in a dtype."""
-        formats = Formats(self._formats.wide, dtype)
-        return self._bound(formats)
-
-    def _sizes(
-        self, outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]
-    ) -> np.ndarray:
-        """Returns how far outputs are apart, a row for each."""
-        rows = []
-        for n, output in enumerate(outputs):
-            off = self._off(n, output, expected[n])
-            rows.append(_size(off))
-        return np.array(rows)
 
     def _sizes_of_source(self, dtype: np.dtype) -> np.ndarray:
         """Returns how far numbers of the source, in a dtype, take each output."""
         eps = min(_eps(dtype), _eps(_SINGLE_DTYPE))
-        rows = []
+        moved = []
         for output in self.truth:
-            finite_output = _finite(output)
-            norm = _size(finite_output)
-            rows.append(norm)
-        sizes = np.array(rows)
-        # Integers have no digits to lose.
-        sizes[self._is_exact] = 0.0
-        return _SOURCE_UNITS * eps * sizes
+            # Integers have no digits to lose.
+            if is_inexact(output):
+                output = output * (1 + _SOURCE_UNITS * eps)
+            moved.append(output)
+        return _sizes(self.truth, moved)
 
     # Verdicts
 
@@ -192,47 +178,32 @@ class Judge:
         differences = {}
         wrong = {}
         for n, reference in references.items():
-            array = _as_float64(reference)
+            array = _as_numbers(reference)
             difference = self._judge_array(n, array)
             differences[n] = difference
             if difference.verdict == "differs":
                 wrong[n] = array
         reason = self._reason_of_device(wrong)
         for n in wrong:
-            difference = differences[n]
-            differences[n] = difference._replace(reason=reason)
+            differences[n] = differences[n]._replace(reason=reason)
         return tuple(differences.values())
 
     def _judge_array(self, n: int, array: np.ndarray) -> Difference:
-        ratios = []
-        for bound in self._bounds(array):
-            ratio = self._ratio(bound, n, array)
-            ratios.append(ratio)
-            if ratio <= _EXPLAINS:
-                break
-        least_ratio = min(ratios)
-        difference = self._difference(n, array, least_ratio)
-        if self._is_exact[n]:
+        ratio = self._ratio(self._written, n, array)
+        if ratio <= _EXPLAINS:
+            difference = self._difference(n, array, ratio)
+            # The rounding of the program itself may hide as much.
+            if is_inexact(array):
+                return difference._replace(shows_in=self._shows_in)
             return difference
-        # The rounding of the program itself may hide as much.
-        if ratios[0] <= _EXPLAINS:
-            return difference._replace(shows_in=self._shows_in)
-        return difference
-
-    def _bounds(self, reference: np.ndarray) -> Iterator[Bound]:
-        """Yields those in which a reference may be computed, the program's own first."""
-        yield self._written
-        dtypes = [_narrowest_holding(reference)]
+        dtypes = {_narrowest_holding(array)}
         # A reference of a bfloat16 model is often computed in float32, on another machine.
         if self._is_short:
-            dtypes.append(_SINGLE_DTYPE)
-        for dtype in dtypes:
-            if dtype == _DOUBLE_DTYPE:
-                continue
-            # That of the program is the first.
-            if dtype == self._narrow:
-                continue
-            yield self._bound_in(dtype)
+            dtypes.add(_SINGLE_DTYPE)
+        for dtype in dtypes - {self._narrow, _DOUBLE_DTYPE}:
+            bound = self._bound_in(dtype)
+            ratio = min(ratio, self._ratio(bound, n, array))
+        return self._difference(n, array, ratio)
 
     def judge_function(self, n: int, reference: "Judge") -> Difference:
         """Returns the verdict on another function, which runs in float64 as well."""
@@ -240,21 +211,18 @@ class Judge:
         if self._is_short:
             bound = self._bound_in(_SINGLE_DTYPE)
         truth = reference.truth[n]
-        output = reference.outputs[n]
         ratio = self._ratio(bound, n, truth)
-        difference = self._difference(n, output, ratio)
+        difference = self._difference(n, reference.outputs[n], ratio)
         distance, _ = self._distance(n, truth)
         explains = bound.explains(n)
         hides = self._written.explains(n)
-        if difference.verdict == "rounding":
+        if difference.verdict == "rounding" or not explains < distance <= hides:
             return difference
-        if not explains < distance <= hides:
-            return difference
-        apart = self._relative(n, distance, truth)
-        explained = self._relative(n, explains, truth)
+        apart = percent(self._relative(n, distance, truth))
+        explained = percent(self._relative(n, explains, truth))
         reason = (
-            f"in float64 they are {percent(apart)} apart, where rounding in float32 "
-            f"explains {percent(explained)}"
+            f"in float64 they are {apart} apart, where rounding in float32 explains "
+            f"{explained}"
         )
         return difference._replace(reason=reason, shows_in=self._shows_in)
 
@@ -263,18 +231,13 @@ class Judge:
 
         "" if none does.
         """
-        if self._formats.products is not None:
-            return ""
-        if not arrays:
+        if self._formats.products is not None or not arrays:
             return ""
         for device in _JUDGED_DEVICES:
             products = products_named(device)
             formats = Formats(_SINGLE_DTYPE, is_own=True, products=products)
             bound = self._bound(formats)
-            ratios = []
-            for n, array in arrays.items():
-                ratio = self._ratio(bound, n, array)
-                ratios.append(ratio)
+            ratios = [self._ratio(bound, n, array) for n, array in arrays.items()]
             if max(ratios) <= _EXPLAINS:
                 name = DEVICES.get(device, device)
                 return (
@@ -285,18 +248,15 @@ class Judge:
 
     def _ratio(self, bound: Bound, n: int, array: np.ndarray) -> float:
         """Returns how many times the bound a difference is, or its largest element."""
-        most = bound.most[n]
         size = self._distance(n, array)
         overall, _ = size
         least, _ = _LEAST_SHARE * bound.least[n]
         # Whoever computes in 16 bits is off by more than that: they explain nothing.
-        own_dtype = _narrowest_holding(array)
-        is_wider = bits(bound.dtype) < 32 <= bits(own_dtype)
-        if overall < least and is_wider:
+        if overall < least and bits(bound.dtype) < 32 <= bits(_narrowest_holding(array)):
             return _DIFFERS_FROM
         # 0 is within a bound of 0, and infinity within one of infinity.
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = size / most
+            ratios = size / bound.most[n]
         ratios = np.nan_to_num(ratios, posinf=np.inf)
         return float(np.max(ratios))
 
@@ -304,31 +264,19 @@ class Judge:
 
     def _distance(self, n: int, array: np.ndarray) -> np.ndarray:
         """Returns how far an array is from an output in float64."""
-        output = self.truth[n]
-        off = self._off(n, array, output)
-        return _size(off)
-
-    def _off(self, n: int, array: np.ndarray, expected: np.ndarray) -> np.ndarray:
-        """Returns the differences of the elements; 1 for integers that are not equal."""
-        off = _subtract(array, expected)
-        if self._is_exact[n]:
-            return np.sign(off)
-        return off
+        return _size(self.truth[n], array)
 
     def _relative(self, n: int, size: float, reference: np.ndarray) -> float:
         """Returns a size beside that of a reference, or of the output if that is zeros.
 
         Of integers it is a share of them.
         """
-        if self._is_exact[n]:  # the mean of squares that are 0 or 1
+        output = self.truth[n]
+        if not is_inexact(output):  # the mean of squares that are 0 or 1
             return float(size**2)
-        for array in (reference, self.truth[n]):
-            finite_array = _finite(array)
-            norm, _ = _size(finite_array)
-            if norm:
-                return float(size / norm)
         # Nothing is relative to zeros.
-        return float(size)
+        norm = _norm(reference) or _norm(output) or 1.0
+        return float(size / norm)
 
     def _difference(self, n: int, reference: np.ndarray, ratio: float) -> Difference:
         """Returns the verdict of a ratio, with the figures of the output as written."""
@@ -339,13 +287,11 @@ class Judge:
         elif ratio <= _DIFFERS_FROM:
             verdict = "undecidable"
             shows_in = self._shows_in
-        # Whatever dtype told, a reader has the program as written.
         output = self.outputs[n]
-        off = self._off(n, output, reference)
-        error, _ = _size(off)
+        error, _ = _size(output, reference)
         explained = self._written.explains(n)
         difference = Difference(
-            output=self._paths[n],
+            output=self._traced.outputs[n],
             error=self._relative(n, error, reference),
             rounding=self._relative(n, explained, reference),
             verdict=verdict,
@@ -353,36 +299,15 @@ class Judge:
         )
         if not error:
             return difference
-        sizes = np.abs(off)
-        distances = np.nan_to_num(sizes, nan=np.inf)
-        largest = np.argmax(distances)
-        indices = np.unravel_index(largest, distances.shape)
+        off = subtract(output, reference)
+        largest = np.argmax(abs(off))
+        indices = np.unravel_index(largest, off.shape)
         at = tuple(map(int, indices))
         return difference._replace(
             at=at,
             program=float(output[at]),
             reference=float(reference[at]),
         )
-
-
-def _runner(
-    call: RunCall,
-    formats: Formats,
-    plan_of: Callable[[NumericProgram], WidthPlan] = plans.written,
-) -> Callable[[Sequence[Leaf]], list[np.ndarray]]:
-    """Returns what runs a program in some dtypes."""
-    # JAX has no float64 without the flag, and a program traced with it runs with it.
-    is_x64 = x64_enabled() or formats.wide == _DOUBLE_DTYPE
-    program = call.numeric(formats)
-    plan = plan_of(program)
-
-    def run_on(arrays: Sequence[Leaf]) -> list[np.ndarray]:
-        with set_x64(is_x64):
-            inputs = [jnp.asarray(array, array.dtype) for array in arrays]
-            outputs = run(program, plan, inputs)
-            return list(map(_as_float64, outputs))
-
-    return run_on
 
 
 def _perturb(arrays: Sequence[Leaf], dtype: DType, seed: int) -> list[Leaf]:
@@ -398,65 +323,55 @@ def _perturb(arrays: Sequence[Leaf], dtype: DType, seed: int) -> list[Leaf]:
 
 
 def _perturb_array(array: Leaf, dtype: DType, random: np.random.Generator) -> Leaf:
-    wide_dtype = np.float64
-    if kind(array.dtype) == "complex":
-        wide_dtype = np.complex128
-    wide = np.asarray(array, wide_dtype)
+    wide = in_float64(array)
     numbers = wide.ravel().view(np.float64)
     steps = random.choice(_STEPS, numbers.shape)
     # What a source has with few digits, and an integer, was not rounded.
     is_exact = have_few_digits(numbers)
     is_exact |= numbers == np.round(numbers)
     steps[is_exact] = 0.0
-    factors = 1 + _eps(dtype) * steps
-    moved = numbers * factors
-    shaped = moved.view(wide_dtype).reshape(array.shape)
+    moved = numbers * (1 + _eps(dtype) * steps)
+    shaped = moved.view(wide.dtype).reshape(array.shape)
     # In a narrower dtype it would be rounded back.
     moved_dtype = max(array.dtype, dtype, key=bits)
     return shaped.astype(moved_dtype)
 
 
-def _as_float64(array: Leaf) -> np.ndarray:
-    """Returns an array in float64, a complex one with an axis more; none of random keys."""
-    family = kind(getattr(array, "dtype", None))
-    if family is None:
+def _as_numbers(array: Leaf) -> np.ndarray:
+    """Returns floats in float64, complex ones with an axis more; none of random keys."""
+    if value_kind(array) is None:
         return np.zeros(0)
-    array = np.asarray(array)
-    if family == "complex":
-        parts = [array.real, array.imag]
-        array = np.stack(parts, -1)
-    return array.astype(np.float64)
+    if not is_inexact(array):
+        return np.asarray(array)
+    numbers = in_float64(array)
+    if np.iscomplexobj(numbers):
+        parts = [numbers.real, numbers.imag]
+        return np.stack(parts, -1)
+    return numbers
 
 
-def _size(off: np.ndarray) -> np.ndarray:
+def _sizes(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns how far outputs are apart, a row for each."""
+    return np.array(list(map(_size, outputs, expected)))
+
+
+def _size(array: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Returns the root mean square of a difference, and its largest element."""
-    if not off.size:
+    if not array.size:
         return np.zeros(2)
+    # Integers that are not equal are 1 apart.
+    off = subtract(array, expected)
     with np.errstate(over="ignore", invalid="ignore"):
         mean_square = np.mean(off**2)
-        overall = np.sqrt(mean_square)
-        magnitudes = np.abs(off)
-        largest = np.max(magnitudes)
-    sizes = [overall, largest]
+        sizes = [np.sqrt(mean_square), np.max(abs(off))]
     return np.nan_to_num(sizes, nan=np.inf, posinf=np.inf)
 
 
-def _subtract(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Returns the difference; 0 where both are the same infinity, or both not a number."""
-    with np.errstate(invalid="ignore"):
-        are_equal = x == y
-        x_is_nan = np.isnan(x)
-        y_is_nan = np.isnan(y)
-        both_are_nan = x_is_nan & y_is_nan
-        are_equal |= both_are_nan
-        difference = x - y
-        return np.where(are_equal, 0.0, difference)
-
-
-def _finite(array: np.ndarray) -> np.ndarray:
-    """Returns an array with 0 for what is not finite."""
-    is_finite = np.isfinite(array)
-    return np.where(is_finite, array, 0.0)
+def _norm(array: np.ndarray) -> float:
+    """Returns the root mean square of the finite numbers."""
+    finite_array = np.nan_to_num(array, posinf=0.0, neginf=0.0)
+    norm, _ = _size(finite_array, np.zeros_like(array))
+    return norm
 
 
 def _eps(dtype: np.dtype) -> float:
@@ -467,9 +382,7 @@ def _narrowest_dtype(avals: Iterable[Aval], formats: Formats) -> np.dtype:
     """Returns the narrowest floating dtype in which a program computes."""
     if formats.products is not None:
         return _TPU_DTYPE
-    dtypes = []
-    if formats.narrow is not None:
-        dtypes.append(formats.narrow)
+    dtypes = [formats.narrow or _DOUBLE_DTYPE]
     for aval in avals:
         if is_inexact(aval):
             # Of a complex number, that of its parts.

@@ -14,7 +14,7 @@ from .._numbers.formats import Formats
 from .._numbers.primitives import is_inexact
 from .._numbers.subject import Subject, Traced
 from .._program.graph import Graph
-from .._program.jaxprs import value_kind
+from .._program.jaxprs import Arrays, value_kind
 from .divergence import divergence
 from .judge import Judge
 
@@ -28,7 +28,7 @@ _Fields = dict[str, Any]
 
 def comparison(
     reference: PyTree, subject: Subject, traced: Traced, formats: Formats
-) -> Callable[[Sequence[Leaf]], _Fields]:
+) -> Callable[[Arrays], _Fields]:
     """Checks a reference, and returns the function that compares the two on some arrays."""
     avals = _numbers_of(traced)
     # Before anything runs, which may take long.
@@ -42,7 +42,7 @@ def comparison(
         )
         order = _in_order(traced, avals)
 
-        def compare_function(arrays: Sequence[Leaf]) -> _Fields:
+        def compare_function(arrays):
             judge = Judge(traced, arrays, formats)
             other_judge = Judge(function, arrays, formats)
             differences = []
@@ -64,7 +64,7 @@ def comparison(
         path = traced.outputs[n]
         references[n] = array_of_path[path]
 
-    def compare_arrays(arrays: Sequence[Leaf]) -> _Fields:
+    def compare_arrays(arrays):
         judge = Judge(traced, arrays, formats)
         return {"differences": judge.judge_arrays(references)}
 
@@ -81,7 +81,10 @@ def _numbers_of(function: Traced) -> dict[str, Aval]:
 
 
 def _shapes_of(arrays: Mapping[str, Aval | np.ndarray]) -> dict[str, str]:
-    return {path: str(array.shape) for path, array in arrays.items()}
+    shapes = {}
+    for path, array in arrays.items():
+        shapes[path] = str(array.shape)
+    return shapes
 
 
 def _in_order(traced: Traced, paths: Collection[str]) -> list[int]:
@@ -92,9 +95,10 @@ def _in_order(traced: Traced, paths: Collection[str]) -> list[int]:
     for n, path in enumerate(traced.outputs):
         if path in paths:
             output = graph.outputs[n]
+            origins = graph.origins(output)
             # Values are numbered in order.
-            places[n] = max(graph.origins(output))
-    return sorted(places, key=places.__getitem__)
+            places[n] = max(origins)
+    return sorted(places, key=lambda n: places[n])
 
 
 def _is_function(reference: PyTree, paths: Sequence[str]) -> bool:
@@ -114,7 +118,8 @@ def _arrays_of(
     unknown = {}
     for path, leaf in _leaves(reference, paths).items():
         if path in avals:
-            arrays[path] = _array(path, leaf, avals[path])
+            aval = avals[path]
+            arrays[path] = _array(path, leaf, aval)
         elif path not in paths:
             unknown[path] = "given"
     shapes = _shapes_of(avals)
@@ -122,12 +127,14 @@ def _arrays_of(
         # What a function changes in place may be left out.
         if path.startswith(("[1]", "[2]")):
             del shapes[path]
-    first_name = _output_name(min(shapes, default=""))
+    first_path = min(shapes, default="")
+    first_name = _output_name(first_path)
     advice = (
         "Give it a tree shaped as what the function returns, or a dict of arrays by path: "
         f"reference={{{first_name!r}: array, ...}}."
     )
-    _check_outputs("a reference", _shapes_of(arrays) | unknown, shapes, advice)
+    shapes_of_reference = _shapes_of(arrays) | unknown
+    _check_outputs("a reference", shapes_of_reference, shapes, advice)
     return arrays
 
 
@@ -146,7 +153,8 @@ def _check_outputs(
     if not rows:
         return
     head = f"audit_precision got {subject} with other outputs than the function:"
-    table = "\n  ".join([head, *columns(rows)])
+    lines = [head, *columns(rows)]
+    table = "\n  ".join(lines)
     raise ValueError(f"{table}\n{advice}")
 
 
@@ -160,15 +168,19 @@ def _leaves(reference: PyTree, paths: Sequence[str]) -> dict[str, Leaf]:
     # A dict is the tree itself, or has paths as its keys.
     leaves = _by_path_text(dict(reference))
     if leaves.keys().isdisjoint(paths):
-        leaves = {str(path): leaf for path, leaf in reference.items()}
+        leaves = {}
+        for path, leaf in reference.items():
+            leaves[str(path)] = leaf
         if _ONLY in leaves:
             leaves[""] = leaves.pop(_ONLY)
     return leaves
 
 
 def _by_path_text(tree: PyTree) -> dict[str, Leaf]:
-    leaves = by_path(spread(tree))
-    return {path_text(path): leaf for path, leaf in leaves.items()}
+    leaves = {}
+    for path, leaf in by_path(spread(tree)).items():
+        leaves[path_text(path)] = leaf
+    return leaves
 
 
 def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
@@ -191,4 +203,6 @@ def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
 
 
 def _output_name(path: str) -> str:
-    return path or _ONLY
+    if path:
+        return path
+    return _ONLY

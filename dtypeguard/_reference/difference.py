@@ -47,7 +47,9 @@ class Difference(NamedTuple):
     @property
     def name(self) -> str:
         """The output in a sentence."""
-        return self.output or "the output"
+        if self.output:
+            return self.output
+        return "the output"
 
     @property
     def place(self) -> str:
@@ -122,11 +124,14 @@ def headline_of(differences: Sequence[Difference]) -> str:
         says = f"rounding explains {explained}, and hides whether it is another computation"
     elif worst.verdict == "differs":
         says = f"rounding explains {explained}: another computation"
-    head = f"the reference differs by {percent(worst.error)}"
+    error = percent(worst.error)
+    head = f"the reference differs by {error}"
     verdicts = [difference.verdict for difference in differences]
-    if len(verdicts) == 1:
+    total = len(verdicts)
+    if total == 1:
         return f"{head}; {says}."
-    outputs = f"{verdicts.count(worst.verdict)} of {len(verdicts)} outputs"
+    count = verdicts.count(worst.verdict)
+    outputs = f"{count} of {total} outputs"
     return f"{head} in {worst.name}; {says} in {outputs}."
 
 
@@ -161,8 +166,11 @@ def details_of(
         if difference.reason:
             sentence = _sentence(difference, difference.reason, is_only)
             lines.append(sentence)
+            continue
+        if difference.verdict != "rounding":
+            continue
         # A float32 program is seldom run in float64 to know.
-        elif difference.verdict == "rounding" and difference.shows_in == "float32":
+        if difference.shows_in == "float32":
             hiding.append(difference)
     # The verdicts of all outputs are in `differences`; a report is to be read.
     lines = lines[:_MOST_LINES]
@@ -186,11 +194,15 @@ def details_of(
                 "To find where, return activations as well and give those of the "
                 "reference, or"
             )
-        lines.append(f"{where} {_AS_FUNCTION}")
+        sentence = f"{where} {_AS_FUNCTION}"
+        lines.append(sentence)
     return lines
 
 
 def _sentence(difference: Difference, text: str, is_only: bool) -> str:
     if not is_only:
-        text = f"in {difference.output}, {text}"
-    return f"{text[0].upper()}{text[1:]}."
+        output = difference.output
+        text = f"in {output}, {text}"
+    first = text[0].upper()
+    rest = text[1:]
+    return f"{first}{rest}."

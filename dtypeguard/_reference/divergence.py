@@ -38,9 +38,11 @@ class _Groups:
         if node.sketch is None:
             return new_group
         sketches = self._sketches_by_size[node.size]
-        bound = _SAME_ERROR * np.linalg.norm(node.sketch)
+        norm = np.linalg.norm(node.sketch)
+        bound = _SAME_ERROR * norm
         for group, sketch in sketches.items():
-            if np.linalg.norm(sketch - node.sketch) <= bound:
+            distance = np.linalg.norm(sketch - node.sketch)
+            if distance <= bound:
                 return group
         sketches[new_group] = node.sketch
         return new_group
@@ -60,26 +62,31 @@ class _ComparedProgram:
         shared: the groups that both programs have.
     """
 
-    def __init__(self, call: Judge, groups: _Groups):
+    def __init__(self, judge: Judge, groups: _Groups):
         # In float32, rounding would make equal values differ by more than `_SAME_ERROR`.
         with set_x64(True):
-            numeric = call.numeric(IN_FLOAT64)
-            self.nodes, self.outputs = sketches(numeric, call.arrays)
-        self.groups = list(itertools.starmap(groups.find, enumerate(self.nodes)))
+            numeric = judge.numeric(IN_FLOAT64)
+            self.nodes, self.outputs = sketches(numeric, judge.arrays)
+        self.groups = []
+        for number, node in enumerate(self.nodes):
+            group = groups.find(number, node)
+            self.groups.append(group)
         self.shared: Collection[int] = ()
 
     def way_to(self, ends: Iterable[int | None]) -> list[int]:
         """Returns the values on the way to some ends, from the shared ones on, in order."""
-        way = set(ends)
-        # Operands come before what is made of them.
+        wanted = set(ends)
+        way = []
+        # Operands come before what is made of them; a constant has no number.
         for number in reversed(range(len(self.nodes))):
+            if number not in wanted:
+                continue
             if self.groups[number] in self.shared:
-                way.discard(number)
-            if number in way:
-                way.update(self.nodes[number].operands)
-        # A constant has no number.
-        way.discard(None)
-        return sorted(way)
+                continue
+            way.append(number)
+            node = self.nodes[number]
+            wanted.update(node.operands)
+        return way[::-1]
 
     def own_values(self, outputs: Iterable[int]) -> dict[_Look, int]:
         """Returns values that only this program has, on the way to outputs, by look.
@@ -106,51 +113,64 @@ class _ComparedProgram:
     def beginning(self, number: int) -> Origin | None:
         """Returns the first line on the way to a value that both programs do not have."""
         way = self.way_to([number])
-        return self.line(way or [number])
+        if not way:
+            way = [number]
+        return self.line(way)
 
     def line(self, numbers: Iterable[int]) -> Origin | None:
         """Returns the line of the first value with a line."""
         for number in numbers:
             # An input has no equation.
-            origin = Written(self.nodes[number].stack).origin
+            node = self.nodes[number]
+            origin = Written(node.stack).origin
             if origin is not None:
                 return origin
         return None
 
 
-def divergence(call: Judge, reference: Judge, outputs: Collection[int]) -> Divergence:
+def divergence(judge: Judge, reference: Judge, outputs: Collection[int]) -> Divergence:
     """Returns the first lines whose results differ by more than rounding."""
     groups = _Groups()
-    program = _ComparedProgram(call, groups)
+    program = _ComparedProgram(judge, groups)
     compared = _ComparedProgram(reference, groups)
     shared = set(program.groups).intersection(compared.groups)
-    program.shared = compared.shared = shared
+    program.shared = shared
+    compared.shared = shared
     values = program.own_values(outputs)
     reference_values = compared.own_values(outputs)
     # Those correspond that are made of the same ones and are not equal.
     pairs = []
     for look, number in values.items():
         if look in reference_values:
-            pairs.append((number, reference_values[look]))
+            pair = (number, reference_values[look])
+            pairs.append(pair)
     # One returns what the other computes further with, such as a factor that a port lacks.
     if bool(values) != bool(reference_values):
         for n in outputs:
-            pairs.append((program.outputs[n], compared.outputs[n]))
+            pair = (program.outputs[n], compared.outputs[n])
+            pairs.append(pair)
     for first, second in pairs:
         # Constants have no number.
-        if first is None or second is None:
+        if first is None:
+            continue
+        if second is None:
             continue
         sketch = program.nodes[first].sketch
         reference_sketch = compared.nodes[second].sketch
         # Inputs have no sketch.
-        if sketch is None or reference_sketch is None:
+        if sketch is None:
+            continue
+        if reference_sketch is None:
             continue
         distance = np.linalg.norm(sketch - reference_sketch)
+        norm = np.linalg.norm(sketch)
         # Nothing is relative to zeros.
-        norm = np.linalg.norm(sketch) or 1.0
+        if not norm:
+            norm = 1.0
+        apart = float(distance / norm)
         line = program.beginning(first)
         reference_line = compared.beginning(second)
-        return Divergence(line, reference_line, float(distance / norm))
+        return Divergence(line, reference_line, apart)
     equal = []
     for number, group in enumerate(program.groups):
         if group in shared:

@@ -6,7 +6,7 @@ explains a difference. A difference is measured as a whole, and in its largest e
 """
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -21,11 +21,11 @@ from .._numbers.arrays import in_float64, subtract
 from .._numbers.constants import have_few_digits
 from .._numbers.formats import DEVICES, Formats, products_named
 from .._numbers.plans import WidthPlan
-from .._numbers.primitives import is_inexact
+from .._numbers.primitives import Results, is_inexact
 from .._numbers.program import NumericProgram
 from .._numbers.run import run
 from .._numbers.subject import Traced
-from .._program.jaxprs import value_kind
+from .._program.jaxprs import Arrays, value_kind
 from .difference import Difference
 
 # Up to so many times the bound, rounding explains a difference; beyond `_DIFFERS_FROM`
@@ -85,13 +85,15 @@ class Judge:
         formats: the dtypes in which it computes.
     """
 
-    def __init__(self, traced: Traced, arrays: Sequence[Leaf], formats: Formats):
+    def __init__(self, traced: Traced, arrays: Arrays, formats: Formats):
         self.arrays = arrays
         self._traced = traced
         self._formats = formats
         self._narrow = _narrowest_dtype(traced.avals, formats)
         self._is_short = bits(self._narrow) < 32
-        self._shows_in = "float32" if self._is_short else "float64"
+        self._shows_in = "float64"
+        if self._is_short:
+            self._shows_in = "float32"
         # Whatever was compiled for some dtypes is used again.
         self._runner = functools.cache(self._runner_of)
         self._bound = functools.cache(self._measure_bound)
@@ -110,14 +112,14 @@ class Judge:
         self,
         formats: Formats,
         plan_of: Callable[[NumericProgram], WidthPlan] = plans.written,
-    ) -> Callable[[Sequence[Leaf]], list[np.ndarray]]:
+    ) -> Callable[[Arrays], Results]:
         """Returns what runs the program in some dtypes."""
         # JAX has no float64 without the flag, and a program traced with it runs with it.
         is_x64 = x64_enabled() or formats.wide == _DOUBLE_DTYPE
         program = self.numeric(formats)
         plan = plan_of(program)
 
-        def run_on(arrays: Sequence[Leaf]) -> list[np.ndarray]:
+        def run_on(arrays):
             with set_x64(is_x64):
                 outputs = run(program, plan, arrays)
                 return list(map(_as_numbers, outputs))
@@ -137,15 +139,19 @@ class Judge:
     def _measure_bound(self, formats: Formats) -> Bound:
         """Runs the program in some dtypes and in float64, on inputs rounded otherwise."""
         is_device = formats.products is not None
-        dtype = formats.narrow or self._narrow
+        dtype = formats.narrow
+        if dtype is None:
+            dtype = self._narrow
+        # A device rounds nothing of the source.
+        samples = [self._sizes_of_source(dtype)]
         if is_device:
             dtype = _TPU_DTYPE
         run_narrow = self._runner(formats)
         if bits(dtype) > bits(self._narrow):  # to be at most so wide changes nothing
-            run_narrow = self._runner(Formats(dtype), plans.wide)
+            all_in_dtype = Formats(dtype)
+            run_narrow = self._runner(all_in_dtype, plans.wide)
         # Each run on inputs of its own is one more sample of what rounding gives.
         rounded = []
-        samples = [self._sizes_of_source(dtype)]
         for seed in range(_RUNS):
             arrays = self.arrays
             if seed > 0:
@@ -156,7 +162,8 @@ class Judge:
             if not is_device:  # it rounds products, and not its inputs
                 sizes = _sizes(self.truth, wide_outputs)
                 samples.append(sizes)
-        most = np.max([*rounded, *samples], axis=0)
+        samples.extend(rounded)
+        most = np.max(samples, axis=0)
         least = np.min(rounded, axis=0)
         return Bound(dtype, most, least)
 
@@ -185,7 +192,8 @@ class Judge:
                 wrong[n] = array
         reason = self._reason_of_device(wrong)
         for n in wrong:
-            differences[n] = differences[n]._replace(reason=reason)
+            difference = differences[n]
+            differences[n] = difference._replace(reason=reason)
         return tuple(differences.values())
 
     def _judge_array(self, n: int, array: np.ndarray) -> Difference:
@@ -202,7 +210,8 @@ class Judge:
             dtypes.add(_SINGLE_DTYPE)
         for dtype in dtypes - {self._narrow, _DOUBLE_DTYPE}:
             bound = self._bound_in(dtype)
-            ratio = min(ratio, self._ratio(bound, n, array))
+            ratio_in_dtype = self._ratio(bound, n, array)
+            ratio = min(ratio, ratio_in_dtype)
         return self._difference(n, array, ratio)
 
     def judge_function(self, n: int, reference: "Judge") -> Difference:
@@ -211,18 +220,21 @@ class Judge:
         if self._is_short:
             bound = self._bound_in(_SINGLE_DTYPE)
         truth = reference.truth[n]
+        output = reference.outputs[n]
         ratio = self._ratio(bound, n, truth)
-        difference = self._difference(n, reference.outputs[n], ratio)
-        distance, _ = self._distance(n, truth)
+        difference = self._difference(n, output, ratio)
+        distance, _ = _size(self.truth[n], truth)
         explains = bound.explains(n)
         hides = self._written.explains(n)
-        if difference.verdict == "rounding" or not explains < distance <= hides:
+        if difference.verdict == "rounding":
             return difference
-        apart = percent(self._relative(n, distance, truth))
-        explained = percent(self._relative(n, explains, truth))
+        if not explains < distance <= hides:
+            return difference
+        apart = self._relative(n, distance, truth)
+        explained = self._relative(n, explains, truth)
         reason = (
-            f"in float64 they are {apart} apart, where rounding in float32 explains "
-            f"{explained}"
+            f"in float64 they are {percent(apart)} apart, where rounding in float32 "
+            f"explains {percent(explained)}"
         )
         return difference._replace(reason=reason, shows_in=self._shows_in)
 
@@ -231,13 +243,18 @@ class Judge:
 
         "" if none does.
         """
-        if self._formats.products is not None or not arrays:
+        if self._formats.products is not None:
+            return ""
+        if not arrays:
             return ""
         for device in _JUDGED_DEVICES:
             products = products_named(device)
             formats = Formats(_SINGLE_DTYPE, is_own=True, products=products)
             bound = self._bound(formats)
-            ratios = [self._ratio(bound, n, array) for n, array in arrays.items()]
+            ratios = []
+            for n, array in arrays.items():
+                ratio = self._ratio(bound, n, array)
+                ratios.append(ratio)
             if max(ratios) <= _EXPLAINS:
                 name = DEVICES.get(device, device)
                 return (
@@ -246,25 +263,24 @@ class Judge:
                 )
         return ""
 
+    @np.errstate(all="ignore")
     def _ratio(self, bound: Bound, n: int, array: np.ndarray) -> float:
         """Returns how many times the bound a difference is, or its largest element."""
-        size = self._distance(n, array)
+        size = _size(self.truth[n], array)
         overall, _ = size
         least, _ = _LEAST_SHARE * bound.least[n]
         # Whoever computes in 16 bits is off by more than that: they explain nothing.
-        if overall < least and bits(bound.dtype) < 32 <= bits(_narrowest_holding(array)):
+        own_dtype = _narrowest_holding(array)
+        is_wider = bits(bound.dtype) < 32 <= bits(own_dtype)
+        if overall < least and is_wider:
             return _DIFFERS_FROM
-        # 0 is within a bound of 0, and infinity within one of infinity.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = size / bound.most[n]
-        ratios = np.nan_to_num(ratios, posinf=np.inf)
-        return float(np.max(ratios))
+        ratios = size / bound.most[n]
+        # 0 is within a bound of 0, and infinity within one of infinity: that is no number,
+        # which `fmax` leaves out.
+        ratio = np.fmax.reduce(ratios, initial=0.0)
+        return float(ratio)
 
     # Figures
-
-    def _distance(self, n: int, array: np.ndarray) -> np.ndarray:
-        """Returns how far an array is from an output in float64."""
-        return _size(self.truth[n], array)
 
     def _relative(self, n: int, size: float, reference: np.ndarray) -> float:
         """Returns a size beside that of a reference, or of the output if that is zeros.
@@ -274,9 +290,12 @@ class Judge:
         output = self.truth[n]
         if not is_inexact(output):  # the mean of squares that are 0 or 1
             return float(size**2)
+        for array in (reference, output):
+            norm = _norm(array)
+            if norm:
+                return float(size / norm)
         # Nothing is relative to zeros.
-        norm = _norm(reference) or _norm(output) or 1.0
-        return float(size / norm)
+        return float(size)
 
     def _difference(self, n: int, reference: np.ndarray, ratio: float) -> Difference:
         """Returns the verdict of a ratio, with the figures of the output as written."""
@@ -300,7 +319,8 @@ class Judge:
         if not error:
             return difference
         off = subtract(output, reference)
-        largest = np.argmax(abs(off))
+        sizes = abs(off)
+        largest = np.argmax(sizes)
         indices = np.unravel_index(largest, off.shape)
         at = tuple(map(int, indices))
         return difference._replace(
@@ -310,31 +330,32 @@ class Judge:
         )
 
 
-def _perturb(arrays: Sequence[Leaf], dtype: DType, seed: int) -> list[Leaf]:
+def _perturb(arrays: Arrays, dtype: DType, seed: int) -> Results:
     """Moves some numbers of the inputs by a unit in the last place, up or down."""
     # With a fixed seed a verdict is the same each time.
     random = np.random.default_rng(seed)
-    perturbed = []
+    eps = _eps(dtype)
+    perturbed: Results = []
     for array in arrays:
-        if is_inexact(array):
-            array = _perturb_array(array, dtype, random)
-        perturbed.append(array)
+        if not is_inexact(array):
+            perturbed.append(array)
+            continue
+        wide = in_float64(array)
+        numbers = wide.ravel().view(np.float64)
+        steps = random.choice(_STEPS, numbers.shape)
+        # What a source has with few digits, and an integer, was not rounded.
+        is_exact = have_few_digits(numbers)
+        is_exact |= numbers == np.round(numbers)
+        steps[is_exact] = 0.0
+        factors = 1 + eps * steps
+        moved = numbers * factors
+        moved = moved.view(wide.dtype)
+        shaped = moved.reshape(array.shape)
+        # In a narrower dtype it would be rounded back.
+        moved_dtype = max(array.dtype, dtype, key=bits)
+        moved_array = shaped.astype(moved_dtype)
+        perturbed.append(moved_array)
     return perturbed
-
-
-def _perturb_array(array: Leaf, dtype: DType, random: np.random.Generator) -> Leaf:
-    wide = in_float64(array)
-    numbers = wide.ravel().view(np.float64)
-    steps = random.choice(_STEPS, numbers.shape)
-    # What a source has with few digits, and an integer, was not rounded.
-    is_exact = have_few_digits(numbers)
-    is_exact |= numbers == np.round(numbers)
-    steps[is_exact] = 0.0
-    moved = numbers * (1 + _eps(dtype) * steps)
-    shaped = moved.view(wide.dtype).reshape(array.shape)
-    # In a narrower dtype it would be rounded back.
-    moved_dtype = max(array.dtype, dtype, key=bits)
-    return shaped.astype(moved_dtype)
 
 
 def _as_numbers(array: Leaf) -> np.ndarray:
@@ -345,32 +366,36 @@ def _as_numbers(array: Leaf) -> np.ndarray:
         return np.asarray(array)
     numbers = in_float64(array)
     if np.iscomplexobj(numbers):
-        parts = [numbers.real, numbers.imag]
+        parts = [np.real(numbers), np.imag(numbers)]
         return np.stack(parts, -1)
     return numbers
 
 
-def _sizes(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> np.ndarray:
+def _sizes(outputs: Arrays, expected: Arrays) -> np.ndarray:
     """Returns how far outputs are apart, a row for each."""
-    return np.array(list(map(_size, outputs, expected)))
+    rows = map(_size, outputs, expected)
+    return np.array(list(rows))
 
 
+@np.errstate(all="ignore")
 def _size(array: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Returns the root mean square of a difference, and its largest element."""
     if not array.size:
         return np.zeros(2)
     # Integers that are not equal are 1 apart.
     off = subtract(array, expected)
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean_square = np.mean(off**2)
-        sizes = [np.sqrt(mean_square), np.max(abs(off))]
+    mean_square = np.mean(off**2)
+    overall = np.sqrt(mean_square)
+    largest = np.max(abs(off))
+    sizes = [overall, largest]
     return np.nan_to_num(sizes, nan=np.inf, posinf=np.inf)
 
 
 def _norm(array: np.ndarray) -> float:
     """Returns the root mean square of the finite numbers."""
+    zeros = np.zeros_like(array)
     finite_array = np.nan_to_num(array, posinf=0.0, neginf=0.0)
-    norm, _ = _size(finite_array, np.zeros_like(array))
+    norm, _ = _size(finite_array, zeros)
     return norm
 
 
@@ -392,11 +417,11 @@ def _narrowest_dtype(avals: Iterable[Aval], formats: Formats) -> np.dtype:
     return max(dtypes, key=_eps)
 
 
+@np.errstate(over="ignore")
 def _narrowest_holding(numbers: np.ndarray) -> np.dtype:
     """Returns the narrowest dtype that holds all numbers of an array."""
-    with np.errstate(over="ignore"):
-        for dtype in _GRID_DTYPES:
-            rounded = numbers.astype(dtype).astype(np.float64)
-            if np.array_equal(rounded, numbers, equal_nan=True):
-                return dtype
+    for dtype in _GRID_DTYPES:
+        rounded = numbers.astype(dtype).astype(np.float64)
+        if np.array_equal(rounded, numbers, equal_nan=True):
+            return dtype
     return _DOUBLE_DTYPE

@@ -171,8 +171,10 @@ class ByPlan(Propagation[PlannedType]):
     def node(self, node, operands):
         # A plan may name a whole loop: the entry has matched then.
         entry = self._entry(node)
-        if node.rule == CLOSED and node.name not in DECIDED:
-            if entry is None and self._is_untouched(node, operands):
+        if node.rule == CLOSED:
+            as_written = planned_types(avals_of(node.eqn.invars))
+            # A plan of products leaves alone what has no reason to stay wide either.
+            if entry is None and operands == as_written and not self._is_all_narrow:
                 return planned_types(avals_of(node.eqn.outvars))
             node.rule = rule_of(node, is_fixed=False, formats=FORMATS)
         return super().node(node, operands)
@@ -227,17 +229,6 @@ class ByPlan(Propagation[PlannedType]):
             return results
         reasons = _reasons(results)
         return _with_reasons(results, reasons | {_LOST})
-
-    def _is_untouched(self, node: Node, values: PlannedTypes) -> bool:
-        """Returns whether a plan of products leaves an equation alone."""
-        if self._is_all_narrow:
-            return False
-        for value, var in zip(values, node.eqn.invars):
-            if value.reasons:
-                return False
-            if value.dtype != dtype_or_none(var.aval):
-                return False
-        return True
 
     def _rule(self, node: Node) -> Callable[[Node, PlannedTypes], PlannedTypes]:
         """Returns the rule of an equation that holds no others."""

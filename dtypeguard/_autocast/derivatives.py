@@ -10,10 +10,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import tree_util
 
-from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.compat import as_function
 from .._leaves.types import Aval, DType, Equation, Function, Jaxpr, Leaf
 from .._numbers.evaluate import as_dtype, bind
@@ -42,7 +40,6 @@ class OwnRule:
         self._inner = inner
         self._emit = emit
         self._operand_types = operand_types
-        self._residual_types: PlannedTypes = []
         self._operands = avals_of(eqn.invars)
 
     def function(self) -> Function:
@@ -63,57 +60,42 @@ class OwnRule:
         rule = functools.partial(jax.jvp, self._as_written)
         operand_tangents = _types_of_tangents(self._operands)
         jaxpr = jax.make_jaxpr(rule)(self._operands, operand_tangents)
-        arrays = [*primals, *tangents]
-        outputs, _ = self._emit(jaxpr, arrays, self._operand_types)
-        results = self._inner.out_avals
-        count = len(results)
+        results, result_tangents = self._first_pass(jaxpr, [*primals, *tangents])
         # JAX asks for tangents in the dtypes of the results.
-        result_tangents = _types_of_tangents(results)
-        tangents = in_types(outputs[count:], result_tangents)
-        primals = in_types(outputs[:count], results)
-        return primals, tangents
-
-    @functools.cached_property
-    def _passes(self) -> tuple[Jaxpr, Jaxpr]:
-        """The forward and the backward pass of a rule."""
-
-        def forward(*arrays):
-            results, back = jax.vjp(self._as_written, *arrays)
-            # A function that JAX returns for the backward pass is a tree: its leaves are
-            # residuals.
-            residuals, structure = tree_util.tree_flatten(back)
-            return (results, residuals), structure
-
-        first, structure = make_jaxpr_with_aux(forward, *self._operands)
-
-        def backward(residuals, cotangents):
-            back = tree_util.tree_unflatten(structure, residuals)
-            return back(cotangents)
-
-        results = avals_of(self._eqn.outvars)
-        residuals = first.out_avals[len(results) :]
-        cotangents = _types_of_tangents(results)
-        second = jax.make_jaxpr(backward)(residuals, cotangents)
-        return first, second
+        tangent_types = _types_of_tangents(self._inner.out_avals)
+        return results, in_types(result_tangents, tangent_types)
 
     def _forward(self, *arrays):
-        forward, _ = self._passes
-        outputs, types = self._emit(forward, arrays, self._operand_types)
-        results = self._inner.out_avals
-        count = len(results)
-        # JAX traces the forward pass first.
+        rule = functools.partial(jax.vjp, self._as_written)
+        jaxpr, outputs = jax.make_jaxpr(rule, return_shape=True)(*self._operands)
+        # A function that JAX returns for the backward pass is a tree: its leaves are
+        # residuals, here their types.
+        structure = tree_util.tree_structure(outputs)
+        _, self._back = tree_util.tree_unflatten(structure, jaxpr.out_avals)
+        return self._first_pass(jaxpr, arrays)
+
+    def _first_pass(
+        self, jaxpr: Jaxpr, arrays: Arrays
+    ) -> tuple[list[Leaf], Sequence[Leaf]]:
+        """Emits a jaxpr that returns more than the results of the function."""
+        outputs, types = self._emit(jaxpr, arrays, self._operand_types)
+        avals = self._inner.out_avals
+        count = len(avals)
         self._residual_types = types[count:]
-        residuals = outputs[count:]
-        primals = in_types(outputs[:count], results)
-        return primals, residuals
+        return in_types(outputs, avals), outputs[count:]
 
     def _backward(self, residuals, cotangents):
+        # JAX has traced the forward pass before.
+        def backward(back, cotangents):
+            return back(cotangents)
+
+        cotangent_types = _types_of_tangents(avals_of(self._eqn.outvars))
+        jaxpr = jax.make_jaxpr(backward)(self._back, cotangent_types)
         arrays = [*residuals, *cotangents]
-        _, backward = self._passes
-        derivatives, _ = self._emit(backward, arrays, self._residual_types)
+        derivatives, _ = self._emit(jaxpr, arrays, self._residual_types)
         # JAX asks for the derivative in the dtype of the operand.
-        tangents = _types_of_tangents(self._inner.in_avals)
-        return tuple(in_types(derivatives, tangents))
+        tangent_types = _types_of_tangents(self._inner.in_avals)
+        return tuple(in_types(derivatives, tangent_types))
 
 
 def _types_of_tangents(avals: Sequence[Any]) -> list[Aval]:
@@ -133,5 +115,4 @@ def to_dtype(array: Leaf, dtype: DType) -> Leaf:
         return array
     if isinstance(array, jax.Array):
         return as_dtype(array, dtype)
-    number = np.asarray(array)
-    return jnp.asarray(number.astype(dtype))
+    return jnp.asarray(array, dtype)

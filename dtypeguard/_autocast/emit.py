@@ -6,18 +6,19 @@ loop or branches in which all is as written.
 """
 
 import functools
+import itertools
 from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import lax, tree_util
 from jax.extend import source_info_util
 
 from .._leaves.types import Aval, Jaxpr, Leaf
 from .._numbers.arithmetic import REFUSALS
 from .._numbers.evaluate import bind, bits_of, evaluate_in, of_mesh
-from .._numbers.nodes import WITHOUT_BLOCKS, rule_of
+from .._numbers.nodes import COMPUTED, WITHOUT_BLOCKS, rule_of
 from .._numbers.program import number_nodes
 from .._program.aligned import NO_TRACES, SecondTraces
 from .._program.jaxprs import Arrays, Variable, manual_axes, open_jaxpr, split_operands
@@ -100,7 +101,9 @@ class Emitter:
 def _note_rules(block: Block) -> None:
     """Notes how what holds equations is emitted, and what nothing uses."""
     for node in block.nodes:
-        if node.rule != CLOSED:
+        if node.name in DECIDED:
+            node.rule = COMPUTED
+        elif node.rule != CLOSED:
             node.rule = rule_of(node, is_fixed=False, formats=FORMATS)
         if node.rule in _WITHOUT_BLOCKS:
             node.inner = ()
@@ -119,8 +122,8 @@ class Emission(Walk[Leaf]):
 
     def enter(self, block, arguments):
         values = super().enter(block, arguments)
-        widened = self._widen_shared(block, values, values.values())
-        return dict(zip(values, widened))
+        self._widen_shared(block, block.inputs, values)
+        return values
 
     def constant(self, var, array):
         if hasattr(array, "dtype"):
@@ -135,28 +138,24 @@ class Emission(Walk[Leaf]):
         line = source_info_util.user_context(info.traceback, name_stack=names)
         with line, eqn.ctx.manager:
             super().add_results(node, values)
+            self._widen_shared(node.block, eqn.outvars, values)
 
     def node(self, node, operands):
-        eqn = node.eqn
-        if node.rule == CLOSED and node.name not in DECIDED:
-            # The plan has left it alone: its operands are as written.
-            return bind(eqn, operands, eqn.params)
         if node.inner and not self._may_differ(node, operands):
-            results = self.written(node, operands)
-        else:
-            results = super().node(node, operands)
-        return self._widen_shared(node.block, eqn.outvars, results)
+            return self.written(node, operands)
+        return super().node(node, operands)
+
+    def visit_closed(self, node: Node, operands: Arrays) -> list[Leaf]:
+        """Binds an equation that the plan has left alone, since its operands are so."""
+        return bind(node.eqn, operands, node.eqn.params)
 
     def _widen_shared(
-        self, block: Block, variables: Iterable[Variable], values: Iterable[Leaf]
-    ) -> list[Leaf]:
+        self, block: Block, variables: Sequence[Variable], values: dict[Variable, Leaf]
+    ) -> None:
         """Widens narrow values of several uses, since their cotangents are added up."""
-        results = []
-        for var, value in zip(variables, values):
+        for var in variables:
             if block.uses[var] > 1:
-                value = _wide_but_rounded(value, var.aval)
-            results.append(value)
-        return results
+                values[var] = _wide_but_rounded(values[var], var.aval)
 
     def written(self, node: Node, values: Arrays) -> list[Leaf]:
         """Binds an equation as it stands."""
@@ -180,7 +179,7 @@ class Emission(Walk[Leaf]):
             return self.written(node, values)
         if node.name in _BILINEAR and is_narrower(computes.dtype, FLOAT32):
             params = tuple(eqn.params.items())
-            product = Product(eqn.primitive, params, computes.dtype, computes.result)
+            product = Product(eqn.primitive, params, computes)
             return [multiply(product, values)]
         try:
             return evaluate_in(eqn, values, computes)
@@ -196,7 +195,7 @@ class Emission(Walk[Leaf]):
 
     def visit_call(self, node, values):
         if node.name in PLAIN_CALLS:
-            return self._with_body(node, values)
+            return self._rebound(node, values, [values])
         if node.name not in OWN_RULES:
             return self.written(node, values)
         entry = self._entry_of_rule(node)
@@ -204,8 +203,7 @@ class Emission(Walk[Leaf]):
         inner = self._inner_jaxpr(node, node.inner[0], values)
         operand_types = self._call_operands[node.number]
         rule = OwnRule(node.eqn, inner, emit, operand_types)
-        function = rule.function()
-        return function(*values)
+        return rule.function()(*values)
 
     def _entry_of_rule(self, node: Node) -> PlanEntry | None:
         """Returns the entry for the lines of a rule, which are traced as that of its call.
@@ -214,49 +212,40 @@ class Emission(Walk[Leaf]):
         """
         for inner in node.inner[0].all_nodes():
             entry = self._emitter.use.entry(inner.stack)
-            if entry is None:
-                continue
-            if entry.expression:
-                continue
-            return entry
+            if entry is not None and not entry.expression:
+                return entry
         return None
 
     def visit_cond(self, node, values):
-        branches = []
-        for block in node.inner:
-            branch = self._inner_jaxpr(node, block, values)
-            branches.append(branch)
-        eqn = node.eqn
-        params = {**eqn.params, "branches": tuple(branches)}
-        return bind(eqn, values, params)
+        return self._rebound(node, values, itertools.repeat(values))
 
     def visit_scan(self, node, values):
         eqn = node.eqn
         of_condition, shared, carry, scanned = split_operands(eqn, values)
         # A loop takes its first carry in the dtypes in which the body returns one.
         carry = self._settled(node, eqn.outvars, carry)
-        params = {}
-        if node.rule == WHILE:
-            operands = [*of_condition, *carry]
-            condition = node.inner[1]
-            params["cond_jaxpr"] = self._inner_jaxpr(node, condition, operands)
-        else:
+        if node.rule != WHILE:
             # The cotangents of what the turns share are added up.
             shared = _all_wide_but_rounded(eqn.invars, shared)
         operands = [*of_condition, *shared, *carry, *scanned]
-        return self._with_body(node, operands, **params)
+        return self._rebound(node, operands, [operands, [*of_condition, *carry]])
 
     visit_while = visit_scan
 
-    def _with_body(self, node: Node, values: Arrays, **params: Jaxpr) -> list[Leaf]:
-        """Binds an equation with what its first block emits, and with other parameters."""
+    def _rebound(
+        self, node: Node, values: Arrays, operands_by_block: Iterable[Arrays]
+    ) -> list[Leaf]:
+        """Binds an equation with the jaxprs that its blocks emit."""
+        jaxprs = {}
+        for block, operands in zip(node.inner, operands_by_block):
+            jaxprs[id(block.jaxpr)] = self._inner_jaxpr(node, block, operands)
+
+        def emitted(param: object) -> object:
+            return jaxprs.get(id(param), param)
+
         eqn = node.eqn
-        body = node.inner[0]
-        for name, value in eqn.params.items():
-            if value is body.jaxpr:
-                params[name] = self._inner_jaxpr(node, body, values)
-        new_params = {**eqn.params, **params}
-        return bind(eqn, values, new_params)
+        params = tree_util.tree_map(emitted, eqn.params)
+        return bind(eqn, values, params)
 
     def visit_shard_map(self, node, values):
         eqn = node.eqn
@@ -281,10 +270,8 @@ class Emission(Walk[Leaf]):
         first = node.inner[0].first
         if self._plan.entries[first : node.number].any():
             return True
-        for value, var in zip(values, node.eqn.invars):
-            if _is_in_other_dtype(value, var.aval):
-                return True
-        return False
+        avals = avals_of(node.eqn.invars)
+        return any(map(_is_in_other_dtype, values, avals))
 
     def _inner_jaxpr(self, node: Node, block: Block, values: Arrays) -> Jaxpr:
         """Returns the jaxpr of a block of an equation, whose last operands it has."""

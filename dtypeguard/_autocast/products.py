@@ -15,14 +15,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.extend import source_info_util
 from jax.interpreters import ad, batching, mlir
 
 from .._leaves.compat import Primitive, x64_enabled
-from .._leaves.types import Aval, DType, Jaxpr, Leaf
-from .._numbers.evaluate import Computes, RetypedWalk, as_dtype, bound_product, current_mesh
+from .._leaves.types import Aval, Jaxpr, Leaf
+from .._numbers.evaluate import Computes, RetypedWalk, bound_product, current_mesh
 from .._numbers.primitives import AUTOCAST_PRODUCT
 from .._program.jaxprs import Arrays
 from .._program.program import Block
@@ -39,19 +38,17 @@ class Product(NamedTuple):
     Attributes:
         primitive: `dot_general` or a convolution.
         params: the parameters of its equation.
-        dtype: the dtype to which the operands are rounded.
-        result: the dtype of the result.
+        computes: the dtypes of the rounded operands and of the result.
         mapped: the axes of `jax.vmap` for the operands, the inner ones first.
     """
 
     primitive: Any
     params: tuple[tuple[str, Any], ...]
-    dtype: DType
-    result: DType
+    computes: Computes
     mapped: tuple[tuple[int | None, ...], ...] = ()
 
     def __repr__(self) -> str:
-        return f"{self.primitive} in {self.dtype}"
+        return f"{self.primitive} in {self.computes.dtype}"
 
     def compute(self, *operands: Leaf) -> Leaf:
         """Computes JAX's product of rounded operands."""
@@ -62,28 +59,20 @@ class Product(NamedTuple):
 
     def _compute_unmapped(self, *operands: Leaf) -> Leaf:
         params = dict(self.params)
-        params["preferred_element_type"] = self.result
+        params["preferred_element_type"] = self.computes.result
         return bound_product(self.primitive, self.rounded(operands), params)
 
     def rounded(self, operands: Arrays) -> list[Leaf]:
         """Returns operands in the dtype to which the product rounds them."""
-        arrays = []
-        for operand in operands:
-            array = jnp.asarray(operand)
-            arrays.append(as_dtype(array, self.dtype))
-        return arrays
+        return list(map(self.computes.settled, operands))
 
 
 def multiply(product: Product, operands: Arrays) -> Leaf:
     """Multiplies; the derivatives have the dtypes of the operands."""
     # The jaxpr is for readers: audits, costs and `jax.make_jaxpr` see the rounding.
-    avals = _operand_types(operands)
+    avals = tuple(map(jax.typeof, operands))
     jaxpr = _product_jaxpr(product, avals, _context())
     return MULTIPLY.bind(*operands, product=product, jaxpr=jaxpr)
-
-
-def _operand_types(operands: Arrays) -> _Avals:
-    return tuple(map(jax.typeof, operands))
 
 
 def _context() -> object:
@@ -126,17 +115,14 @@ def _transposed(cotangent, *operands, product: Product, place: int, jaxpr: Jaxpr
     of the operand as its result.
     """
     linear = operands[place].aval
-    narrow_dtype = product.dtype
-    narrow_linear = linear.update(dtype=narrow_dtype, weak_type=False)
-    narrow_product = product._replace(result=narrow_dtype)
-    other_operand = operands[1 - place]
-    rounded = product.rounded([cotangent, other_operand])
+    narrow = product.computes._replace(result=product.computes.dtype)
+    narrow_linear = linear.update(dtype=narrow.dtype, weak_type=False)
+    narrow_product = product._replace(computes=narrow)
+    rounded = product.rounded([cotangent, operands[1 - place]])
+    avals = tuple(map(jax.typeof, rounded))
     # JAX knows the layouts of all products and convolutions; only dtypes differ.
-    transpose = _transpose_jaxpr(
-        narrow_product, place, narrow_linear, _operand_types(rounded), _context()
-    )
-    computes = Computes(narrow_dtype, linear.dtype)
-    walk = RetypedWalk(computes.of)
+    transpose = _transpose_jaxpr(narrow_product, place, narrow_linear, avals, _context())
+    walk = RetypedWalk(narrow._replace(result=linear.dtype).of)
     (derivative,) = walk.block(Block(transpose), rounded)
     return derivative
 
@@ -153,8 +139,7 @@ def _transpose_jaxpr(
             operands.insert(place, x)
             return product.compute(*operands)
 
-        transpose = jax.linear_transpose(multiply_linear, linear)
-        return transpose(cotangent)
+        return jax.linear_transpose(multiply_linear, linear)(cotangent)
 
     return jax.make_jaxpr(transposed)(*avals)
 

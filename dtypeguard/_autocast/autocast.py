@@ -100,7 +100,7 @@ def autocast(
         # Each call traces: what the function closes over may have changed.
         jaxpr, traced_result = call.trace()
         traces = call.second_traces(jaxpr)
-        results = emitter.emit_as_returned(jaxpr, call.arrays, traces)
+        results = emitter.emit_as_returned(jaxpr, traces, *call.arrays)
         _check(emitter.use, f)
         return call.finish(traced_result, results)
 

@@ -3,7 +3,6 @@
 import functools
 import inspect
 import operator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,18 +27,6 @@ _STATIC_NUMBERS = (bool, int, float, complex)
 # NumPy results are not traced, and stay NumPy results.
 _NUMPY_SCALARS = set(np.sctypeDict.values())
 _CONSTANTS = (*_STATIC_NUMBERS, np.ndarray, *_NUMPY_SCALARS)
-
-
-class TracedResult(NamedTuple):
-    """The result of a traced call.
-
-    Attributes:
-        tree: the result and the contents of the NNX objects after the call, split.
-        objects: the copies of the NNX objects, which the function changed.
-    """
-
-    tree: SplitTree
-    objects: list[NNXObject]
 
 
 class WholeCall:
@@ -67,42 +54,36 @@ class WholeCall:
         self._objects = list(objects.values())
         self.arrays = self._arguments.arrays
 
-    def trace(self) -> tuple[Jaxpr, TracedResult]:
+    def trace(self) -> tuple[Jaxpr, SplitTree]:
         """Returns the closed jaxpr of the call, and its result without arrays."""
-        return make_jaxpr_with_aux(self._run, self.arrays)
+        return make_jaxpr_with_aux(self._run, *self.arrays)
 
     def second_traces(self, program: Jaxpr) -> SecondTraces:
         """Returns the traced call beside its trace of arrays in other dtypes."""
-
-        def run(*arrays):
-            results, _ = self._run(arrays)
-            return results
-
         dtypes = sibling_dtypes(self.arrays)
-        align = functools.partial(beside_trace, program, run, self.arrays, dtypes)
+        align = functools.partial(beside_trace, program, self._run, self.arrays, dtypes)
         return SecondTraces(align_sibling=align)
 
-    def _run(self, arrays: Arrays) -> tuple[list[Leaf], TracedResult]:
-        arguments = self._arguments.merged(arrays)
-        args, kwargs = gathered(arguments)
+    def _run(self, *arrays: Leaf) -> tuple[list[Leaf], SplitTree]:
+        """Returns the arrays of the result and of the objects after it, and the rest."""
+        args, kwargs = gathered(self._arguments.merged(arrays))
         # Before the call, after which an object may hold others.
         objects = objects_by_path((args, kwargs)).values()
         result = self._function(*args, **kwargs)
         contents_after = list(map(contents, objects))
         tree = SplitTree((spread(result), contents_after), _CONSTANTS)
-        traced = TracedResult(tree.emptied(), list(objects))
-        return tree.arrays, traced
+        return tree.arrays, tree.emptied()
 
-    def finish(self, traced: TracedResult, arrays: Arrays) -> PyTree:
+    def finish(self, traced: SplitTree, arrays: Arrays) -> PyTree:
         """Changes the objects in place, and returns the result with its arrays."""
-        result, contents_after = traced.tree.merged(arrays)
-        for node, after in zip(self._objects, contents_after):
-            put_contents(node, after.values)
-        copies = map(id, traced.objects)
-        original_of = dict(zip(copies, self._objects))
+        result, contents_after = traced.merged(arrays)
+        original_of = {}
+        for copy, original in zip(contents_after, self._objects):
+            put_contents(original, copy.values)
+            original_of[id(copy.node)] = original
 
         # The function may return an object that it was given.
-        def restore(node: Contents) -> NNXObject | Contents:
-            return original_of.get(id(node.node), node)
+        def restore(copy: Contents) -> NNXObject | Contents:
+            return original_of.get(id(copy.node), copy)
 
         return gathered(map_nodes(restore, result, Contents))

@@ -91,7 +91,7 @@ class Emitter:
         return results, result_types
 
     def emit_as_returned(
-        self, jaxpr: Jaxpr, arrays: Arrays, traces: SecondTraces
+        self, jaxpr: Jaxpr, traces: SecondTraces, *arrays: Leaf
     ) -> list[Leaf]:
         """Returns the results of a closed jaxpr in the types in which it returns them."""
         emitted, _ = self.emit(jaxpr, arrays, traces=traces)
@@ -321,22 +321,6 @@ class Emission(Walk[Leaf]):
             result = to_dtype(value, dtype)
             results.append(result)
         return results
-
-
-def narrowed(jaxpr: Jaxpr, plan: Plan, traces: SecondTraces) -> Jaxpr:
-    """Returns the closed jaxpr that `autocast` makes of one by a plan.
-
-    Raises:
-        ValueError: if an entry of the plan matches nothing in it.
-    """
-    emitter = Emitter(plan)
-
-    def run(*arrays):
-        return emitter.emit_as_returned(jaxpr, arrays, traces)
-
-    narrow_jaxpr = jax.make_jaxpr(run)(*jaxpr.in_avals)
-    emitter.use.check()
-    return narrow_jaxpr
 
 
 def _as_returned(array: Leaf, aval: Aval) -> Leaf:

@@ -133,12 +133,12 @@ class Subject:
                 raise
             # As the caller has it: the audit itself may turn x64 on later.
             has_double = has_float64()
-            wide = beside_trace(program, run.arrays_of, arrays, WIDER)
+            wide = beside_trace(program, run, arrays, WIDER)
             sibling = wide
             # What follows the arguments shows where these have dtypes that no argument has.
             if is_planned:
                 siblings = sibling_dtypes(arrays)
-                sibling = beside_trace(program, run.arrays_of, arrays, siblings)
+                sibling = beside_trace(program, run, arrays, siblings)
         # Of integers alone nothing rounds.
         paths = []
         if any(map(is_inexact, avals_in(program))):
@@ -175,11 +175,6 @@ class _FlatFunction:
             outputs.append(leaf)
             paths.append(path_text(path))
         return outputs, paths
-
-    def arrays_of(self, *arrays: Leaf) -> list[Leaf]:
-        """Returns the arrays alone."""
-        outputs, _ = self(*arrays)
-        return outputs
 
 
 def _is_unchanged(leaf: Leaf, arrays: Arrays) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,10 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._autocast.decide import by_plan
-from .._autocast.emit import narrowed
+from .._autocast.emit import Emitter
 from .._autocast.plan import Plan
 from .._leaves.arguments import shown
-from .._leaves.compat import as_function
 from .._leaves.dtypes import bits
 from .._leaves.leaf_type import type_or_class
 from .._leaves.types import Args, DType, Function, Kwargs, Leaf, PyTree
@@ -184,8 +184,8 @@ class Trials:
         widths = by_plan(self.program, plan)
         if plan.loss_scale is None:
             traces = self._prepared.traced.traces
-            emitted = narrowed(self.program.jaxpr, plan, traces)
-            function = jax.jit(as_function(emitted))
+            emit = Emitter(plan).emit_as_returned
+            function = jax.jit(functools.partial(emit, self.program.jaxpr, traces))
         else:
             # Without a narrow dtype, since the plan says which equations are narrow.
             formats = Formats(self.program.formats.wide)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.dtypes import bits, dtype_of, kind
 from .._leaves.types import Equation, Jaxpr, Leaf
 from .jaxprs import (
@@ -87,7 +88,7 @@ def beside_trace(
 
     Args:
         program: the function, traced as given.
-        function: the function.
+        function: the function, which returns an auxiliary output as well.
         arrays: what it is traced with.
         dtypes: the dtypes of these, with those of the second trace.
     """
@@ -100,7 +101,7 @@ def beside_trace(
     try:
         # A constant may leave the range of the other dtype, of which NumPy warns.
         with jax.numpy_dtype_promotion("standard"), np.errstate(all="ignore"):
-            second = jax.make_jaxpr(function)(*avals)
+            second, _ = make_jaxpr_with_aux(function, *avals)
     except Exception:  # it asks for its dtypes, as the carry of a loop may
         return NO_ALIGNMENT
     return Alignment(program, second)

@@ -37,7 +37,8 @@ class Planned:
         )
         with traced_anew():
             jaxpr = jax.make_jaxpr(flat)(*self.arrays)
-            constants = beside_trace(jaxpr, flat, self.arrays, WIDER)
+            with_aux = lambda *leaves: (flat(*leaves), None)
+            constants = beside_trace(jaxpr, with_aux, self.arrays, WIDER)
         narrow = None if narrow is None else jnp.dtype(narrow)
         formats = Formats(jnp.dtype(wide), narrow)
         self.program = NumericProgram(jaxpr, formats, SecondTraces(constants))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.core import Tracer
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.internals import ForeignNames
@@ -127,21 +126,17 @@ class ByPlan(Propagation[PlannedType]):
         planned_type = PlannedType(dtype_or_none(var.aval))
         if not is_floating(planned_type):
             return planned_type
+        try:
+            numbers = np.abs(np.asarray(array, planned_type.dtype))
         # A tracer has no numbers to look at, and an array of several hosts not all of them.
-        if isinstance(array, Tracer):
-            return planned_type
-        if not getattr(array, "is_fully_addressable", True):
+        except (TypeError, RuntimeError):
             return planned_type
         # Of an array, its greatest finite number counts.
-        numbers = np.abs(np.asarray(array, planned_type.dtype))
-        is_finite = np.isfinite(numbers)
-        greatest = np.max(numbers, initial=0, where=is_finite)
-        # Zeros are zeros in each dtype.
-        if greatest == 0:
-            return planned_type
+        greatest = np.max(numbers, initial=0, where=np.isfinite(numbers))
         with np.errstate(all="ignore"):
             narrow = greatest.astype(self._narrow)
-        if narrow in (0, np.inf):
+        # Zeros are zeros in each dtype.
+        if greatest and narrow in (0, np.inf):
             return planned_type._replace(reasons=frozenset([_LOST]))
         return planned_type
 
@@ -180,7 +175,6 @@ class ByPlan(Propagation[PlannedType]):
         return super().node(node, operands)
 
     def visit_call(self, node, values):
-        eqn = node.eqn
         # The program may be autocast already.
         if node.name == primitives.AUTOCAST_PRODUCT:
             self._use.has_product = True
@@ -188,25 +182,21 @@ class ByPlan(Propagation[PlannedType]):
             return self._as_written(node, values)
         self.call_operands[node.number] = values
         results = self.inside(node.inner[0], values)
-        if any(eqn.params.get("donated_invars", ())):
+        if any(node.eqn.params.get("donated_invars", ())):
             # A buffer that is donated has room for a result of its own dtype.
-            results = _widest_of_each(results, eqn.outvars)
+            results = _widest_of_each(results, node.eqn.outvars)
         # A call has the dtypes inside that its results leave in.
         return self.left(node, results)
 
-    def entering(self, node, values):
-        if node.rule != "scan":
-            return values
-        eqn = node.eqn
+    def visit_scan(self, node, values):
         # The cotangent of what the turns share is added up in its dtype.
-        _, shared, carry, scanned = split_operands(eqn, values)
-        shared = _widest_of_each(shared, eqn.invars)
-        return [*shared, *carry, *scanned]
+        count = len(split_operands(node.eqn, values).shared)
+        shared = _widest_of_each(values[:count], node.eqn.invars)
+        return super().visit_scan(node, [*shared, *values[count:]])
 
     def inside(self, block, arguments):
         results = self.block(block, arguments)
-        avals = avals_of(block.outputs)
-        return list(map(self.crossing, results, avals))
+        return list(map(self.crossing, results, avals_of(block.outputs)))
 
     # Equations
 
@@ -225,10 +215,8 @@ class ByPlan(Propagation[PlannedType]):
         # A lost divisor makes the quotient large, and loses no number of it.
         if node.name == "div":
             values = values[:1]
-        if _LOST not in _reasons(values):
-            return results
-        reasons = _reasons(results)
-        return _with_reasons(results, reasons | {_LOST})
+        reasons = _reasons(values) & {_LOST}
+        return _with_reasons(results, reasons | _reasons(results))
 
     def _rule(self, node: Node) -> Callable[[Node, PlannedTypes], PlannedTypes]:
         """Returns the rule of an equation that holds no others."""
@@ -248,17 +236,12 @@ class ByPlan(Propagation[PlannedType]):
         # A narrow dtype cannot count: bfloat16 has no 257.
         if name == "iota":
             return self._as_written
-        if not operands:
-            return self._plain
         if not primitives.moves(eqn, operands, results):
             return self._plain
-        is_spread = name in _SPREADS
-        if name == "broadcast_in_dim":
-            # `jax.export` has symbolic sizes, which can be equal, but have no order.
-            operand = eqn.invars[0].aval
-            result = eqn.outvars[0].aval
-            is_spread = result.size != operand.size
-        if is_spread:
+        if name in _SPREADS:
+            return self._spread
+        # `jax.export` has symbolic sizes, which can be equal, but have no order.
+        if name == "broadcast_in_dim" and results[0].size != operands[0].size:
             return self._spread
         return self._moved
 
@@ -269,15 +252,12 @@ class ByPlan(Propagation[PlannedType]):
         return entry
 
     def _entry_for(self, computes: Computes) -> int:
-        next_place = len(self._dtypes)
-        place = self._dtypes.setdefault(computes, next_place)
-        return FIRST_DTYPE + place
+        return FIRST_DTYPE + self._dtypes.setdefault(computes, len(self._dtypes))
 
     def _as_written(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         self.entries[node.number] = WRITTEN
         results = planned_types(avals_of(node.eqn.outvars))
-        reasons = _reasons(values) & {_ASKED}
-        return _with_reasons(results, reasons)
+        return _with_reasons(results, _reasons(values) & {_ASKED})
 
     visit_own = _as_written
     visit_sample = _as_written
@@ -297,11 +277,8 @@ class ByPlan(Propagation[PlannedType]):
             return self._as_written(node, values)
         computes = Computes(dtype, result)
         self.entries[node.number] = self._entry_for(computes)
-        results = []
-        for var in node.eqn.outvars:
-            result_dtype = computes.of(dtype_or_none(var.aval))
-            results.append(PlannedType(result_dtype))
-        return results
+        dtypes = map(dtype_or_none, avals_of(node.eqn.outvars))
+        return list(map(PlannedType, map(computes.of, dtypes)))
 
     def _dtype_for(self, node: Node, values: PlannedTypes) -> DType | None:
         """Returns what an equation computes in by the plan; None if as written."""
@@ -368,8 +345,7 @@ class ByPlan(Propagation[PlannedType]):
             # Operands of several dtypes meet in the one that the plan says.
             dtype = self._dtype_for(node, values)
         results = self._in_dtype(node, values, dtype)
-        reasons = _reasons(values)
-        return _with_reasons(results, reasons)
+        return _with_reasons(results, _reasons(values))
 
     def _spread(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """As its operands, but wide ones stay so: the derivative is a sum."""
@@ -411,17 +387,12 @@ class ByPlan(Propagation[PlannedType]):
         if not is_narrower(dtype, FLOAT32):
             return self._in_dtype(node, values, dtype)
         result = dtype
+        # Without a type in the equation nothing was asked: no second trace need be made.
+        has_type = node.eqn.params["preferred_element_type"] is not None
         # A gradient may be added up over devices.
-        if node.is_backward or self._asks_for_result(node):
+        if node.is_backward or (has_type and node.asks_for_result):
             result = FLOAT32
         return self._in_dtype(node, values, dtype, result)
-
-    def _asks_for_result(self, node: Node) -> bool:
-        """Returns whether a product asks for a wide result, whatever its operands."""
-        # Without a type in the equation nothing was asked: no second trace need be made.
-        if node.eqn.params["preferred_element_type"] is None:
-            return False
-        return node.asks_for_result
 
 
 def precision_of_product(eqn: Equation) -> str:

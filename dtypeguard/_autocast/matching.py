@@ -19,8 +19,6 @@ from .._tracebacks.frames import calls_by_jaxpr
 from .._tracebacks.written import Written
 from .plan import Plan, PlanEntry, PlanError
 
-_ANY_NUMBER = "any_number"
-
 
 def key_of_line(stack: Stack) -> PlanEntry:
     """Returns the user's function and expression that an equation comes from.
@@ -31,22 +29,20 @@ def key_of_line(stack: Stack) -> PlanEntry:
     scope = "/".join(Written(stack).scope)
     for calls in calls_by_jaxpr(stack):
         for code, instruction in calls:
-            if is_installed(code.co_filename):
-                continue
-            line = _line_of_code(code, instruction)
-            return dataclasses.replace(line, scope=scope)
+            if not is_installed(code.co_filename):
+                line = _line_of_code(code, instruction)
+                return dataclasses.replace(line, scope=scope)
     return PlanEntry("", scope=scope)
 
 
 @functools.lru_cache(10_000)
 def _line_of_code(code: CodeType, instruction: int) -> PlanEntry:
-    file = file_name(code.co_filename)
-    place = f"{file}:{function_name(code)}"
+    text = ""
     node = expression(code, instruction)
-    if node is None:
-        return PlanEntry(place)
     # Unparsed, spaces, brackets and line breaks of the source do not matter.
-    return PlanEntry(place, ast.unparse(node))
+    if node is not None:
+        text = ast.unparse(node)
+    return PlanEntry(f"{file_name(code.co_filename)}:{function_name(code)}", text)
 
 
 @functools.cache
@@ -80,33 +76,28 @@ class PlanUse:
         self.has_product = False
         self._entry_of_line = {}
         self._matched = set()
+        # An entry of an expression is an exception from that of its function. Of two that
+        # say as much, the last one counts.
+        self._entries = sorted(
+            plan.entries, key=lambda entry: (bool(entry.expression), len(str(entry)))
+        )
 
     def note(self, stack: Stack, reason: str) -> None:
         """Notes a line that computes as written though the plan makes it narrow."""
-        line = key_of_line(stack).key
-        if not line:
-            line = "inside JAX"
+        line = key_of_line(stack).key or "inside JAX"
         self.notes[f"{line}: kept {reason}"] = None
 
     def entry(self, stack: Stack) -> PlanEntry | None:
         """Returns the entry of an expression, or of the function that it is in."""
-        entries = self.plan.entries
-        if not entries:
+        if not self._entries:
             return None
         line = key_of_line(stack)
         if line not in self._entry_of_line:
-            matching = []
-            for entry in entries:
+            self._entry_of_line[line] = None
+            for entry in self._entries:
                 if matches(entry, line):
-                    matching.append(entry)
-            self._matched.update(matching)
-            # An entry of an expression is an exception from that of its function. Of two
-            # that say as much, the last one counts.
-            self._entry_of_line[line] = max(
-                reversed(matching),
-                key=lambda entry: (bool(entry.expression), len(str(entry))),
-                default=None,
-            )
+                    self._matched.add(entry)
+                    self._entry_of_line[line] = entry
         return self._entry_of_line[line]
 
     def check(self) -> None:
@@ -120,31 +111,28 @@ class PlanUse:
         for entry in entries:
             if entry in self._matched:
                 continue
-            row = f"  {entry}"
+            text = str(entry)
+            row = f"  {text}"
             names = self._names_like(entry)
             # Even a poor match shows how lines of this program are named.
-            text = str(entry)
-            nearest = difflib.get_close_matches(text, names, n=1, cutoff=0.1)
-            for name in nearest:
+            for name in difflib.get_close_matches(text, names, n=1, cutoff=0.1):
                 row += f': the nearest there is "{name}"'
             rows.append(row)
         if not rows:
             return
         count = f"{len(rows)} of {len(entries)} entries"
         head = f"{count} of the plan match nothing in this program:"
-        lines = [head, *rows]
-        raise PlanError("\n".join(lines))
+        raise PlanError("\n".join([head, *rows]))
 
     def _names_like(self, entry: PlanEntry) -> list[str]:
         """Returns the lines of the program, named as an entry names one."""
-        unnamed = {}
-        for name in ("expression", "scope"):
-            if not vars(entry)[name]:
-                unnamed[name] = ""
         names = set()
         for line in self._entry_of_line:
-            like_entry = dataclasses.replace(line, **unnamed)
-            names.add(str(like_entry))
+            if not entry.expression:
+                line = dataclasses.replace(line, expression="")
+            if not entry.scope:
+                line = dataclasses.replace(line, scope="")
+            names.add(str(line))
         return sorted(names)
 
 
@@ -153,33 +141,28 @@ def matches(entry: PlanEntry, line: PlanEntry) -> bool:
     if entry.scope and f"/{entry.scope}/" not in f"/{line.scope}/":
         return False
     text = without_floats(entry.expression)
-    if text and text != without_floats(line.expression):
+    if text not in ("", without_floats(line.expression)):
         return False
     entry_file, _, entry_function = entry.place.partition(":")
     file, _, function = line.place.partition(":")
-    # The plan may have been written from another folder of the project.
-    files = [f"/{entry_file}", f"/{file}"]
-    shorter, longer = sorted(files, key=len)
-    if not longer.endswith(shorter):
-        return False
     # A function may be inside of that of the entry.
-    return f"{function}.".startswith(f"{entry_function}.")
+    if not f"{function}.".startswith(f"{entry_function}."):
+        return False
+    # The plan may have been written from another folder of the project.
+    shorter, longer = sorted([f"/{entry_file}", f"/{file}"], key=len)
+    return longer.endswith(shorter)
 
 
 @functools.lru_cache(10_000)
 def without_floats(text: str) -> str:
-    """Returns the text of an expression with `?`, any number, for each of its floats."""
+    """Returns the text of an expression with one number for all floats and each `?`."""
     text = text.strip()
     try:
-        tree = parse_quietly(text.replace("?", _ANY_NUMBER))
+        tree = parse_quietly(text.replace("?", "0.0"))
     except SyntaxError:
         return text
-    return ast.unparse(_FloatRemover().visit(tree))
-
-
-class _FloatRemover(ast.NodeTransformer):
-    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+    for node in ast.walk(tree):
         # An int is an axis or a size, by which expressions differ; a float is tuned.
-        if type(node.value) is float:
-            return ast.Name(_ANY_NUMBER)
-        return node
+        if isinstance(node, ast.Constant) and type(node.value) is float:
+            node.value = 0.0
+    return ast.unparse(tree)

@@ -4,6 +4,8 @@ The text that a plan is read from may have been changed by an editor.
 """
 
 import dataclasses
+import itertools
+import operator
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -88,14 +90,10 @@ class PlanEntry:
         """Returns the entry as TOML, with its figures as a comment."""
         figures = []
         if self.error is not None:
-            error = 100 * self.error
-            figures.append(f"without it {error:.3g}% off")
+            figures.append(f"without it {100 * self.error:.3g}% off")
         if self.share is not None:
-            share = 100 * self.share
-            figures.append(f"makes {share:.3g}% of the work wide")
-        key = quoted(self.key)
-        dtype = quoted(str(self.dtype))
-        line = f"{key} = {dtype}"
+            figures.append(f"makes {100 * self.share:.3g}% of the work wide")
+        line = toml_line(self.key, str(self.dtype))
         if not figures:
             return [line]
         comment = ", ".join(figures)
@@ -163,21 +161,20 @@ class Plan:
             number = getattr(self, key)
             if number is None:
                 continue
-            # A loss is multiplied by the scale as it stands: no digit is left out.
             digits = f"{number:.4g}"
+            # A loss is multiplied by the scale as it stands: no digit is left out.
             if key == "loss_scale":
                 digits = float(number)
             lines.append(f"{key} = {digits}")
-        title = ""
-        for entry in sorted(self.entries, key=lambda entry: entry.scope):
+        by_scope = operator.attrgetter("scope")
+        entries = sorted(self.entries, key=by_scope)
+        for scope, entries_of_scope in itertools.groupby(entries, by_scope):
             table = "[entries]"
-            if entry.scope:
-                scope = quoted(entry.scope)
-                table = f"[scope.{scope}]"
-            if table != title:
-                lines += ["", table]
-            title = table
-            lines += entry.lines()
+            if scope:
+                table = f"[scope.{quoted(scope)}]"
+            lines += ["", table]
+            for entry in entries_of_scope:
+                lines += entry.lines()
         return "\n".join([*lines, ""])
 
     def save(self, path: FilePath) -> None:
@@ -219,18 +216,15 @@ def _plan_of_data(data: dict[str, Any]) -> Plan:
     for key in _NUMBER_KEYS:
         # A program may have been infinitely far off.
         number = data.get(key, 0.0)
-        is_number = isinstance(number, (int, float))
-        is_usable = is_number and number >= 0
+        is_usable = isinstance(number, (int, float)) and number >= 0
         _require(is_usable, key, number, "a number from 0 up, or take the line out")
-    fields = dict(data)
-    del fields["version"]
-    table_of_scope = fields.pop("scope", {})
+    del data["version"]
+    entries = list(entries_of(data.pop("entries", {})))
+    table_of_scope = data.pop("scope", {})
     _check_table(table_of_scope)
-    dtype_of_key = fields.pop("entries", {})
-    entries = list(entries_of(dtype_of_key))
     for scope, table in table_of_scope.items():
-        entries.extend(entries_of(table, scope))
-    return Plan(entries=tuple(entries), **fields)
+        entries += entries_of(table, scope)
+    return Plan(entries=tuple(entries), **data)
 
 
 def entries_of(dtype_of_key: Any, scope: str = "") -> Iterator[PlanEntry]:
@@ -244,12 +238,10 @@ def entries_of(dtype_of_key: Any, scope: str = "") -> Iterator[PlanEntry]:
         match = _KEY_OF_ENTRY.fullmatch(key)
         name = quoted(key)
         if match is None:
-            message = f"the plan has the entry {name}. Write {_FORM_OF_ENTRY}."
-            raise PlanError(message)
+            raise PlanError(f"the plan has the entry {name}. Write {_FORM_OF_ENTRY}.")
         _check_choice(name, dtype, _PLAN_DTYPES)
         file, function, expression = match.groups("")
-        place = f"{file}:{function}"
-        yield PlanEntry(place, expression, scope, jnp.dtype(dtype))
+        yield PlanEntry(f"{file}:{function}", expression, scope, jnp.dtype(dtype))
 
 
 def _check_table(table: object) -> None:

@@ -158,8 +158,7 @@ class ByPlan(Propagation[PlannedType]):
         dtype = value.dtype
         if dtype == dtype_or_none(aval):
             return WRITTEN
-        computes = Computes(dtype, dtype)
-        return self._entry_for(computes)
+        return self._entry_for(Computes(dtype, dtype))
 
     # What holds other equations
 
@@ -230,12 +229,6 @@ class ByPlan(Propagation[PlannedType]):
         eqn = node.eqn
         operands = avals_of(eqn.invars)
         results = avals_of(eqn.outvars)
-        kinds = set(map(value_kind, operands + results))
-        if not kinds.isdisjoint(["complex", None]):
-            return self._as_written
-        # A narrow dtype cannot count: bfloat16 has no 257.
-        if name == "iota":
-            return self._as_written
         if not primitives.moves(eqn, operands, results):
             return self._plain
         if name in _SPREADS:
@@ -307,11 +300,11 @@ class ByPlan(Propagation[PlannedType]):
         if node.name in PRODUCT_NAMES:
             # A product of narrow operands is as the source has it.
             return dtypes == {FLOAT32}
+        # What makes numbers of none is as the source has it: a count, or a random draw.
+        if not any(map(is_floating, values)):
+            return False
         if entry is None:
             if not self._is_all_narrow:
-                return False
-            # What makes numbers of none, as a random draw, is as the source has it.
-            if not any(map(is_floating, values)):
                 return False
             if not dtypes <= {FLOAT32, self._narrow}:
                 return False
@@ -355,9 +348,7 @@ class ByPlan(Propagation[PlannedType]):
     def _summed(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """As written but where an entry says more."""
         entry = self._entry(node)
-        if entry is None:
-            return self._as_written(node, values)
-        return self._in_dtype(node, values, entry.dtype)
+        return self._in_dtype(node, values, dtype_or_none(entry))
 
     def _converted(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """As written: a cast is the user's."""

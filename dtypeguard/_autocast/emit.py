@@ -145,10 +145,6 @@ class Emission(Walk[Leaf]):
             return self.written(node, operands)
         return super().node(node, operands)
 
-    def visit_closed(self, node: Node, operands: Arrays) -> list[Leaf]:
-        """Binds an equation that the plan has left alone, since its operands are so."""
-        return bind(node.eqn, operands, node.eqn.params)
-
     def _widen_shared(
         self, block: Block, variables: Sequence[Variable], values: dict[Variable, Leaf]
     ) -> None:
@@ -164,6 +160,8 @@ class Emission(Walk[Leaf]):
         operands = in_types(values, avals)
         return bind(eqn, operands, eqn.params)
 
+    # What the plan has left alone.
+    visit_closed = written
     visit_own = written
     visit_stochastic = written
     visit_custom_linear_solve = written
@@ -185,11 +183,8 @@ class Emission(Walk[Leaf]):
             return evaluate_in(eqn, values, computes)
         except REFUSALS:
             # The primitive takes no operands of this dtype.
-            converted = []
-            for result in self.written(node, values):
-                dtype = computes.of(result.dtype)
-                converted.append(to_dtype(result, dtype))
-            return converted
+            results = self.written(node, values)
+            return [to_dtype(result, computes.of(result.dtype)) for result in results]
 
     # What holds other equations
 
@@ -217,7 +212,7 @@ class Emission(Walk[Leaf]):
         return None
 
     def visit_cond(self, node, values):
-        return self._rebound(node, values, itertools.repeat(values))
+        return self._rebound(node, values, itertools.repeat(values[1:]))
 
     def visit_scan(self, node, values):
         eqn = node.eqn
@@ -227,8 +222,9 @@ class Emission(Walk[Leaf]):
         if node.rule != WHILE:
             # The cotangents of what the turns share are added up.
             shared = _all_wide_but_rounded(eqn.invars, shared)
-        operands = [*of_condition, *shared, *carry, *scanned]
-        return self._rebound(node, operands, [operands, [*of_condition, *carry]])
+        of_body = [*shared, *carry, *scanned]
+        operands = [*of_condition, *of_body]
+        return self._rebound(node, operands, [of_body, [*of_condition, *carry]])
 
     visit_while = visit_scan
 
@@ -274,12 +270,11 @@ class Emission(Walk[Leaf]):
         return any(map(_is_in_other_dtype, values, avals))
 
     def _inner_jaxpr(self, node: Node, block: Block, values: Arrays) -> Jaxpr:
-        """Returns the jaxpr of a block of an equation, whose last operands it has."""
+        """Returns the jaxpr of a block of an equation with some operands."""
+        # An equal jaxpr of another identity would compile once more.
+        opened = open_jaxpr(block.jaxpr)
         avals = []
-        variables = block.inputs[len(block.consts) :]
-        first = len(values) - len(variables)
-        operands = values[first:]
-        for var, value in zip(variables, operands):
+        for var, value in zip(opened.invars, values):
             aval = var.aval
             if _is_in_other_dtype(value, aval):
                 # No rounded number is a weak one: it would follow other operands.
@@ -287,8 +282,6 @@ class Emission(Walk[Leaf]):
             avals.append(aval)
         # With the dtypes in which its results leave the equation.
         part = self._plan.part(block.first, node.number)
-        # An equal jaxpr of another identity would compile once more.
-        opened = open_jaxpr(block.jaxpr)
         key = (opened, tuple(avals), part)
         emitted = self._emitter.emitted
         if len(emitted) > _MOST_EMITTED:
@@ -328,8 +321,7 @@ def _as_returned(array: Leaf, aval: Aval) -> Leaf:
     if not hasattr(aval, "weak_type"):  # a reference
         return array
     dtype = aval.dtype
-    if not isinstance(array, jax.Array):
-        array = jnp.asarray(array, dtype)
+    array = jnp.asarray(array)
     is_weak = jax.typeof(array).weak_type
     if array.dtype == dtype and is_weak == aval.weak_type:
         return array

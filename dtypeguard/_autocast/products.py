@@ -19,7 +19,7 @@ from jax import lax
 from jax.extend import source_info_util
 from jax.interpreters import ad, batching, mlir
 
-from .._leaves.compat import Primitive, x64_enabled
+from .._leaves.compat import Primitive
 from .._leaves.types import Aval, Jaxpr, Leaf
 from .._numbers.evaluate import Computes, RetypedWalk, bound_product, current_mesh
 from .._numbers.primitives import AUTOCAST_PRODUCT
@@ -78,7 +78,7 @@ def multiply(product: Product, operands: Arrays) -> Leaf:
 def _context() -> object:
     """Returns the part of JAX's context on which a trace of equal arguments depends."""
     precision = getattr(jax.config, "jax_default_matmul_precision", None)
-    return current_mesh(), x64_enabled(), precision
+    return current_mesh(), precision
 
 
 @functools.lru_cache(_MOST_PRODUCTS)
@@ -87,11 +87,8 @@ def _product_jaxpr(product: Product, avals: _Avals, _: object) -> Jaxpr:
     # Other lines of the user's share this jaxpr, so its equations have no line themselves.
     no_source = source_info_util.new_source_info()
     jaxpr = closed.jaxpr
-    eqns = []
-    for eqn in jaxpr.eqns:
-        eqns.append(eqn.replace(source_info=no_source))
-    shared_jaxpr = jaxpr.replace(eqns=eqns)
-    return closed.replace(jaxpr=shared_jaxpr)
+    eqns = [eqn.replace(source_info=no_source) for eqn in jaxpr.eqns]
+    return closed.replace(jaxpr=jaxpr.replace(eqns=eqns))
 
 
 def _product_jvp(primals, tangents, *, product: Product, jaxpr: Jaxpr):

@@ -225,7 +225,7 @@ def _fit(node: Node, operands: Arrays, result: Leaf) -> Leaf:
         # A comparison with what is no number is false.
         is_outlier = is_wrong & (exact == exact)
         numbers = numpy.where(is_outlier, exact, 0.0)
-        count = is_wrong.sum(dtype=np.float64)
+        count = is_wrong.sum(dtype=float)
         greatest = numbers.max(initial=0)
         least = numbers.min(initial=0)
         fit = numpy.stack([count, greatest, least])
@@ -246,7 +246,7 @@ def _compared_exactly(node: Node, operands: Arrays, result: Leaf) -> tuple[Leaf,
     wide_operands = list(operands)
     places = range(len(operands))
     for place in places[_OF_NUMBERS[node.name]]:
-        wide_operands[place] = numpy.asarray(operands[place]).astype(np.float64)
+        wide_operands[place] = numpy.asarray(operands[place]).astype(float)
     if node.name == "convert_element_type":
         exact = numpy.trunc(wide_operands[0])
     else:
@@ -256,7 +256,7 @@ def _compared_exactly(node: Node, operands: Arrays, result: Leaf) -> tuple[Leaf,
     is_above = exact > float(info.max)
     is_below = exact < float(info.min)
     # Float64 has numbers of 64 bits rounded: what has wrapped is off by a power of two.
-    difference = exact - numpy.asarray(result).astype(np.float64)
+    difference = exact - numpy.asarray(result).astype(float)
     half_range = 2.0 ** (info.bits - 1)
     is_near = abs(difference) < half_range
     is_wrong = is_above | is_below | ~is_near

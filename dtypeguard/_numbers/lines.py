@@ -5,7 +5,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from .._leaves.casts import Cast
-from .._program.jaxprs import Stack
+from .._program.jaxprs import Arrays, Stack
 from .._program.program import LOOPS
 from .._source.origin import Origin
 from .._tracebacks.written import Written
@@ -34,7 +34,7 @@ class Line:
         self.casts: dict[Cast, None] = {}
         self.dtypes: set[str] = set()
         self.primitives: set[str] = set()
-        self.constants: list[tuple[np.ndarray, np.ndarray]] = []
+        self.constants: list[Arrays] = []
         self.only_casts = True
         self.is_in_loop = False
         self.has_asked = False

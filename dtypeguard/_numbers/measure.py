@@ -60,8 +60,8 @@ class Inputs(NamedTuple):
         """Returns how far off outputs are: the root mean square over those that count."""
         errors = np.array(self.errors(outputs))
         counted = errors[np.isfinite(self.sizes)]
-        squares = np.square(counted)
-        return math.sqrt(squares.mean())
+        mean_square = np.mean(counted**2)
+        return math.sqrt(mean_square)
 
 
 class Measures:
@@ -80,7 +80,6 @@ class Measures:
             alone, or if wide types are finite only without, as a logarithm of a negative
             number.
         left_out: the outputs whose errors do not count.
-        before_run: is called before each run equation by equation, which it may stop.
     """
 
     def __init__(self, program: NumericProgram, arrays: Arrays):
@@ -91,7 +90,6 @@ class Measures:
         self.outputs = measured(avals)
         self.are_floats = any(map(is_inexact, avals))
         self.raises = False
-        self.before_run: Callable[[], None] = lambda: None
         self.notes = Noted()
         more_than_decisions = watched(program)
         probes = Probes(self.notes, watched=more_than_decisions)
@@ -112,6 +110,9 @@ class Measures:
         self._alone: dict[int, float] = {}
         self._error = functools.cache(self._measure_error)
         self._part_of_first = functools.cache(self._measure_part)
+
+    def before_run(self) -> None:
+        """Is called before each run equation by equation; another one may stop it."""
 
     @functools.cached_property
     def own(self) -> Inputs:
@@ -276,7 +277,7 @@ class Measures:
             # A line to come may cause all of it, and these next to nothing.
             if len(reached) == self.lines:
                 bounded = np.minimum(errors, LARGEST_ERROR)
-                squares = np.square(bounded)
+                squares = bounded**2
                 shares = squares / (squares.sum() or 1.0)
                 self.shares = dict(zip(reached, shares.tolist()))
             return

@@ -61,7 +61,7 @@ def _measure(
             tolerance=options.tolerance,
             matmul_precision=options.matmul_precision,
             reference=reference,
-            show_status=show,
+            show=show,
             inputs=inputs,
             seconds=options.seconds,
         )

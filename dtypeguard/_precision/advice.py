@@ -23,8 +23,7 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
         keeps: whether what it makes stays wide, or is cast back.
     """
     name = str(formats.wide)
-    kinds = {kind(jnp.dtype(dtype)) for dtype in line.dtypes}
-    if kinds == {"complex"}:
+    if {kind(jnp.dtype(dtype)) for dtype in line.dtypes} == {"complex"}:
         # Of two floats of the wide dtype, in bits.
         name = f"complex{16 * formats.wide.itemsize}"
     wide = f"jnp.{name}"
@@ -34,8 +33,10 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
     if line.casts:
         return _advice_on_casts(line, origin, wide)
     if not origin.file:
-        primitives = ", ".join(sorted(line.primitives))
-        return f"Call it with {wide}: no line outside JAX leads to {primitives}."
+        return (
+            f"Call it with {wide}: no line outside JAX leads to "
+            f"{', '.join(sorted(line.primitives))}."
+        )
     # The user cannot edit these lines of a package, but can call another function.
     if origin.is_of_apply_updates:
         return (
@@ -52,8 +53,7 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
     text = f"Compute {origin.place} in {name}"
     # A line in a package is not the user's to change; its call is.
     if origin.called_from:
-        library = package(origin.file)
-        text = f"Have {library} at {origin.users} compute in {name}"
+        text = f"Have {package(origin.file)} at {origin.users} compute in {name}"
     elif not keeps:
         text += ", and cast its result back"
     if line.is_in_loop:
@@ -66,8 +66,7 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
 def _advice_on_casts(line: Line, origin: Origin, wide: str) -> str:
     """Returns what to write where dtypeguard rounds, to the nearest or at random."""
     casts = list(line.casts)
-    cast = casts_text(casts)
-    text = f"On {origin.place}, {cast} rounds: keep it in {wide}"
+    text = f"On {origin.place}, {casts_text(casts)} rounds: keep it in {wide}"
     # Stochastic rounding is one jitted function, and a plain cast is none.
     if not line.primitives.isdisjoint(("jit", "pjit")):
         return f"{text}."

@@ -7,24 +7,22 @@ import numpy as np
 
 from .._costs.costs import NO_WORK, input_names, work_of
 from .._leaves.arguments import check_number, shown
-from .._leaves.types import Args, DType, Function, PyTree, public
+from .._leaves.types import Args, DType, Function, Kwargs, PyTree, public
 from .._numbers.formats import Formats, products_named
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._reference.comparison import comparison
-from .curve import Curve
-from .found_plan import PlanSearch, error_of, share_of
+from .curve import search_in_time
+from .found_plan import error_of, share_of
 from .integers import misfits, narrowed_bits
 from .losses import LineLosses
 from .planned import BUDGET, ONE_INPUT, PlannedInputs, has_plan, inputs_of
 from .prepared import (
     NO_STATUS,
-    Prepared,
     Show,
     check_progress,
     first_bad_line,
-    prepare,
-    running,
+    prepared_program,
     status,
 )
 from .products import check_options
@@ -32,9 +30,6 @@ from .report import PrecisionReport
 from .rounded import unknown_in_program
 from .rows import Fixed, OutputError, PlainRun, Unexamined
 from .time_limit import TimeLimit
-
-# The part of the time in which a plan is searched: the rest is for lines.
-_TIME_OF_PLAN = 0.5
 
 
 @public
@@ -136,11 +131,28 @@ def audit_precision(
     check_progress("audit_precision", progress)
     inputs = inputs_of("audit_precision", also, held_out, kwargs, budget)
     if seconds is not None:
-        right = "write how many seconds, 0 for none, or None for as many as it takes"
-        check_number("audit_precision", "seconds", seconds, lambda x: x >= 0, right)
-    with status(progress) as show_status:
-        options = wide, narrow, tolerance, x64, matmul_precision, reference, show_status
-        report = audit_call(f, args, kwargs, *options, inputs, seconds)
+        check_number(
+            "audit_precision",
+            "seconds",
+            seconds,
+            lambda x: x >= 0,
+            "write how many seconds, 0 for none, or None for as many as it takes",
+        )
+    with status(progress) as show:
+        report = audit_call(
+            f,
+            args,
+            kwargs,
+            wide,
+            narrow,
+            tolerance,
+            x64,
+            matmul_precision,
+            reference,
+            show,
+            inputs,
+            seconds,
+        )
     if report.unreached is not None and report.unreached.is_interrupted:
         # An exception returns nothing, and the user has waited for these figures.
         print(report)
@@ -151,55 +163,56 @@ def audit_precision(
 def audit_call(
     f: Function,
     args: Args,
-    kwargs: Mapping[str, PyTree] | None = None,
+    kwargs: Kwargs | None = None,
     wide: DType = None,
     narrow: DType = None,
     tolerance: float | None = None,
     x64: bool | None = None,
     matmul_precision: object = None,
     reference: PyTree = None,
-    show_status: Show = NO_STATUS,
+    show: Show = NO_STATUS,
     inputs: PlannedInputs = ONE_INPUT,
     seconds: float | None = None,
 ) -> PrecisionReport:
-    """`audit_precision` of a call; calls `show_status` with what it is about to do."""
+    """`audit_precision` of a call; shows what it is about to do."""
     # From here on, since the user waits for the trace and the first runs as well.
     limit = TimeLimit(seconds)
     if tolerance is not None:
-        right = "write a relative error from 0 up, such as 1e-3"
-        check_number("audit_precision", "tolerance", tolerance, lambda x: x >= 0, right)
+        check_number(
+            "audit_precision",
+            "tolerance",
+            tolerance,
+            lambda x: x >= 0,
+            "write a relative error from 0 up, such as 1e-3",
+        )
     subject = Subject(f, args, kwargs, x64)
     products = None
     if matmul_precision is not None:
         products = products_named(matmul_precision)
         check_options(products, wide, narrow)
         subject.check_values("matmul_precision", "round")
-    show_status("tracing")
-    is_planned = tolerance is not None and narrow is not None
-    traced = subject.traced(is_planned=is_planned)
+    show("tracing")
+    traced = subject.traced(is_planned=tolerance is not None and narrow is not None)
     if not traced.paths:
         raise TypeError(
             f"audit_precision got {shown(f)}, which returns no floating array, and nothing "
             "that floats decide: give it a function that returns what is to be exact, such "
             "as a loss or a gradient."
         )
+    graph = Graph(traced.program)
+    work = NO_WORK
     if products is not None:
         # Both sides compute in the program's own dtypes, and differ in their products
         # alone.
-        float32 = np.dtype("float32")
-        formats = Formats(float32, is_own=True, products=products)
+        formats = Formats(np.dtype("float32"), is_own=True, products=products)
     else:
         formats = formats_of(list(traced.avals), wide, narrow)
+        work = work_of(graph, input_names(f, subject.given.key_paths), narrow)
     compare = None
     if reference is not None:
         # Before anything runs: a reference of other shapes is refused at once.
         subject.check_values("reference", "compare")
         compare = comparison(reference, subject, traced, formats)
-    graph = Graph(traced.program)
-    work = NO_WORK
-    if products is None:
-        names = input_names(f, subject.given.key_paths)
-        work = work_of(graph, names, narrow)
     run = PlainRun(
         wide=str(formats.wide),
         narrow=formats.narrow and str(formats.narrow),
@@ -209,23 +222,30 @@ def audit_call(
     # Types are enough to count costs, and nothing can be run.
     if not subject.has_values:
         return PrecisionReport(work=work, run=run)
-    with running(traced, formats):
-        prepared = prepare(subject, traced, graph, formats, show_status)
+    with prepared_program(subject, traced, graph, formats, show) as prepared:
         measures = prepared.measures
         runs = prepared.runs
-        show_status("comparing with the reference")
+        show("comparing with the reference")
         compared = {} if compare is None else compare(measures.arrays)
-        show_status("looking at integers")
+        outputs = {
+            path: OutputError(
+                error=runs.by_output[number],
+                unmoved=runs.unmoved(number),
+                vanishes=number in runs.vanishing,
+            )
+            for number, path in enumerate(traced.paths)
+        }
+        show("looking at integers")
         report = PrecisionReport(
             error=runs.total,
-            outputs=_output_errors(prepared),
+            outputs=outputs,
             not_finite=first_bad_line(prepared),
             work=work,
             rounded=prepared.rounded,
             unknown=unknown_in_program(measures.program),
             is_traced_wide=traced.traces.wide.second is not None,
             integers=misfits(measures),
-            narrowed=narrowed_bits(measures),
+            narrowed=tuple(narrowed_bits(measures)),
             run=run._replace(
                 compiled=runs.compiled(),
                 is_of_integers=not measures.are_floats,
@@ -234,50 +254,22 @@ def audit_call(
             **compared,
         )
         # The truth comes first: nothing of it depends on the time for lines.
-        show_status.headline(f"precision: {report.headline}")
+        show.headline(f"precision: {report.headline}")
         # Each run asks, so that a phase ends between two runs wherever it is.
         measures.before_run = limit.check
         search = None
         if tolerance is not None and inputs.budget and has_plan(formats):
-            search = _search(prepared, tolerance, inputs, show_status, limit)
+            search = search_in_time(prepared, tolerance, inputs, limit)
         if search is not None:
             # The plan counts what is narrow, and the fix pays for what is wide.
-            price = 1 - share_of(search.plan)
-            fixed = Fixed(error_of(search.plan), price)
-            report = dataclasses.replace(report, fixed=fixed, search=search)
-        report = LineLosses(prepared, tolerance, show_status, limit).add_to(report)
+            report = dataclasses.replace(
+                report,
+                fixed=Fixed(error_of(search.plan), 1 - share_of(search.plan)),
+                search=search,
+            )
+        report = LineLosses(prepared, limit).add_to(report)
     # Runs with lines wide may have found more of them.
-    unexamined = []
-    for primitive, origin in measures.program.unexamined:
-        unexamined.append(Unexamined(primitive, origin))
-    return dataclasses.replace(report, unexamined=tuple(unexamined))
-
-
-def _search(
-    prepared: Prepared,
-    tolerance: float,
-    inputs: PlannedInputs,
-    show_status: Show,
-    limit: TimeLimit,
-) -> PlanSearch | None:
-    """Returns the plan with the rows that were run in time; None if none was."""
-    curve = None
-    with limit.phase(_TIME_OF_PLAN):
-        curve = Curve(prepared, tolerance, inputs, show_status)
-        curve.search()
-    if curve is None or not curve.rows:
-        return None
-    return curve.found()
-
-
-def _output_errors(prepared: Prepared) -> dict[str, OutputError]:
-    """Returns how far off each output is, by its path."""
-    runs = prepared.runs
-    outputs = {}
-    for number, path in enumerate(prepared.traced.paths):
-        outputs[path] = OutputError(
-            error=runs.by_output[number],
-            unmoved=runs.unmoved(number),
-            vanishes=number in runs.vanishing,
-        )
-    return outputs
+    return dataclasses.replace(
+        report,
+        unexamined=tuple(Unexamined(*row) for row in measures.program.unexamined),
+    )

@@ -67,5 +67,4 @@ class Figures:
     @property
     def not_examined(self) -> tuple[str, ...]:
         """The primitives that were run as written on both sides."""
-        primitives = {row.primitive for row in self.unexamined}
-        return tuple(sorted(primitives))
+        return tuple(sorted({row.primitive for row in self.unexamined}))

@@ -29,12 +29,9 @@ class PlanSearch:
     def is_within(self) -> bool:
         """Whether the plan is within its tolerance, on what is held out as well."""
         plan = self.plan
-        errors = [error_of(plan)]
-        if plan.held_out is not None:
-            errors.append(plan.held_out)
         # Where nobody asked for an error, any finite one will do.
         bound = _NOT_FINITE if plan.tolerance is None else plan.tolerance
-        return max(errors) <= bound
+        return max(error_of(plan), plan.held_out or 0.0) <= bound
 
     @property
     def is_of_use(self) -> bool:
@@ -45,41 +42,37 @@ class PlanSearch:
     def headline(self) -> str:
         """The plan in a sentence."""
         plan = self.plan
-        share = percent(share_of(plan))
-        work = f"{share} of the work in {plan.narrow}"
         count = len(plan.entries)
-        wide = f"{count} lines"
-        if not count:
-            wide = "no lines"
-        if count == 1:
-            wide = "1 line"
-        error = f"{percent(error_of(plan))} off"
+        lines = {0: "no lines", 1: "1 line"}.get(count, f"{count} lines")
+        text = (
+            f"plan: {percent(share_of(plan))} of the work in {plan.narrow}, "
+            f"{lines} wide, {percent(error_of(plan))} off"
+        )
         if plan.held_out is not None:
-            error += f" ({percent(plan.held_out)} held out)"
+            text += f" ({percent(plan.held_out)} held out)"
         if plan.tolerance is not None:
             within = "within" if self.is_within else "not within"
-            bound = percent(plan.tolerance)
-            error += f", {within} {bound}"
-        return f"plan: {work}, {wide} wide, {error}."
+            text += f", {within} {percent(plan.tolerance)}"
+        return f"{text}."
 
     def rows(self) -> list[str]:
         """Returns the curve as a table; the plan has a star."""
         table = [("", "off", "held out", "narrow", "in float32")]
         for plan in self.curve:
-            # Plans are equal without their figures; the star is for one row.
-            star = "*" if plan is self.plan else " "
-            error = percent(error_of(plan))
-            held_out = ""
-            if plan.held_out is not None:
-                held_out = percent(plan.held_out)
-            share = percent(share_of(plan))
-            wide = _wide_text(plan)
-            table.append((star, error, held_out, share, wide))
+            table.append(
+                (
+                    # Plans are equal without their figures; the star is for one row.
+                    "*" if plan is self.plan else " ",
+                    percent(error_of(plan)),
+                    "" if plan.held_out is None else percent(plan.held_out),
+                    percent(share_of(plan)),
+                    _wide_text(plan),
+                )
+            )
         return columns(table)
 
     def __str__(self) -> str:
-        lines = [self.headline, *self.rows(), *self.notes]
-        return "\n".join(lines)
+        return "\n".join([self.headline, *self.rows(), *self.notes])
 
     def __repr__(self) -> str:
         return f"PlanSearch({self.headline})"
@@ -89,11 +82,10 @@ def _wide_text(plan: Plan) -> str:
     """Returns what a plan has in float32, in few words."""
     if not plan.entries:
         return "all but products" if plan.default == PRODUCTS else "nothing"
-    first = plan.entries[:_MOST_ENTRIES_SHOWN]
-    texts = [str(entry) for entry in first]
-    more = len(plan.entries) - _MOST_ENTRIES_SHOWN
+    texts = list(map(str, plan.entries))
+    more = len(texts) - _MOST_ENTRIES_SHOWN
     if more > 0:
-        texts.append(f"{more} more")
+        texts[_MOST_ENTRIES_SHOWN:] = [f"{more} more"]
     return ", ".join(texts)
 
 

@@ -1,7 +1,7 @@
 """The first sentences of a report: how far off the outputs are, or what is wrong before."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -31,11 +31,9 @@ def headline_text(figures: Figures) -> str:
     """Returns what is off; first what makes all else beside the point."""
     sentences = []
     if figures.rounded:
-        cause = told_of_argument(figures.rounded[0])
-        sentences.append(f"{cause} {KEEP_WIDE}")
+        sentences.append(f"{told_of_argument(figures.rounded[0])} {KEEP_WIDE}")
     if figures.integers:
-        misfit = figures.integers[0]
-        sentences.append(_misfit_text(misfit, figures.run.wide))
+        sentences.append(_misfit_text(figures.integers[0], figures.run.wide))
     if figures.differences:
         sentences.append(headline_of(figures.differences))
     if not is_beside_rounding(figures):
@@ -45,11 +43,10 @@ def headline_text(figures: Figures) -> str:
             sentences.extend(narrowing_sentences(figures.narrowed))
         sentences.append(_error_text(figures))
     # The first one goes on after `precision:`, so it starts with a small letter.
-    capitalized = sentences[:1]
+    text = sentences[0]
     for sentence in sentences[1:]:
-        initial = sentence[:1].upper()
-        capitalized.append(initial + sentence[1:])
-    return " ".join(capitalized)
+        text += f" {sentence[:1].upper()}{sentence[1:]}"
+    return text
 
 
 def is_beside_rounding(figures: Figures) -> bool:
@@ -64,28 +61,23 @@ def _misfit_text(row: IntegerMisfit, wide: str) -> str:
     """Returns the sentence on a line whose integers do not fit their dtype."""
     info = np.iinfo(row.dtype)
     # Not a number is below no end: the upper one is told.
-    end = info.max
-    if row.value < info.min:
-        end = info.min
-    place = place_or_inside_jax(row.origin)
-    count = f"{row.count:,} of {row.size:,}"
+    end = info.min if row.value < info.min else info.max
     return (
-        f"{place} makes {row.value:,.7g}, "
+        f"{place_or_inside_jax(row.origin)} makes {row.value:,.7g}, "
         f"and {row.dtype} ends at {end:,}: "
-        f"{count} numbers there do not fit, in the run in {wide} as well."
+        f"{row.count:,} of {row.size:,} numbers there do not fit, "
+        f"in the run in {wide} as well."
     )
 
 
-def narrowing_sentences(rows: Sequence[NarrowedBits]) -> list[str]:
-    """Returns a sentence on the first line that narrows what becomes bits or integers."""
-    sentences = []
+def narrowing_sentences(rows: Sequence[NarrowedBits]) -> Iterator[str]:
+    """Yields a sentence on the first line that narrows what becomes bits or integers."""
     for row in rows[:1]:
-        sentences.append(
+        yield (
             f"{place_or_inside_jax(row.origin)} narrows {row.before} to {row.after} on the "
             f"way to bits, a key or an integer: {row.equal:,} of {row.different:,} "
             "different numbers become equal."
         )
-    return sentences
 
 
 def _lost_updates(figures: Figures) -> list[str]:
@@ -128,13 +120,12 @@ def _error_text(figures: Figures) -> str:
         text = f"{setting} {text}"
     # What operations give one by one is not what a user runs.
     roundings = _ROUNDINGS_OF_XLA * np.finfo(run.wide).eps
-    notable = max(_NOTABLE_DIFFERENCE * error, roundings)
-    if abs(run.compiled - error) > notable:
+    if abs(run.compiled - error) > max(_NOTABLE_DIFFERENCE * error, roundings):
         text += f" ({percent(run.compiled)} off as XLA compiles it here)"
     text += _range_text(figures)
     if figures.unexamined:
-        places = few_of([row.place for row in figures.unexamined])
-        text += f", but for what was not examined: {places}"
+        text += ", but for what was not examined: "
+        text += few_of([row.place for row in figures.unexamined])
     return f"{text}."
 
 
@@ -149,11 +140,12 @@ def _setting(figures: Figures) -> str:
 
 def _not_finite_text(figures: Figures) -> str:
     setting = _setting(figures) or "as written"
-    wide = figures.run.wide
     if figures.run.raises:
-        return f"the program raises {setting}, and does not in {wide}."
-    text = f"the outputs are not finite {setting}, and are in {wide}"
-    text += _range_text(figures)
+        return f"the program raises {setting}, and does not in {figures.run.wide}."
+    text = (
+        f"the outputs are not finite {setting}, and are in {figures.run.wide}"
+        f"{_range_text(figures)}"
+    )
     if figures.not_finite is None:
         return f"{text}."
     return f"{text}: {figures.not_finite.place} is the first that is not."

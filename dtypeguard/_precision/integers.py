@@ -1,5 +1,7 @@
 """The integers of a program that do not fit their dtypes, and narrowed floats made bits."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from .._numbers.measure import Measures
@@ -15,64 +17,58 @@ def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
     rows = {}
     tried = 0
     for node in measures.program.block.all_nodes():
-        # A row for each turn of the loops around it.
-        noted = measures.notes.get((node.number, "fit"), ())
-        turns = np.asarray(noted, np.float64).reshape(-1, 3)
-        count = int(np.sum(turns[:, 0]))
+        # For each turn of loops around it: how many do not fit, the greatest, the least.
+        turns = np.asarray(
+            measures.notes.get((node.number, "fit"), ()), np.float64
+        ).reshape(-1, 3)
+        count = int(turns[:, 0].sum())
         origin = Written(node.stack).origin
         if not count:
             continue
+        if tried == _MOST_TRIED:
+            break
         # What follows on the same line may be a consequence.
         if origin in rows:
-            continue
-        if tried == _MOST_TRIED:
             continue
         tried += 1
         # A hash wraps on purpose, and an unused index harms nobody.
         if not measures.depends_on(node.number):
             continue
         result = node.eqn.outvars[0].aval
-        # The greatest and the least of each turn.
-        outliers = np.ravel(turns[:, 1:])
-        furthest = max(outliers, key=abs)
         rows[origin] = IntegerMisfit(
             origin=origin,
             dtype=str(result.dtype),
             # 0 stands for numbers that are none: what is in range fits.
-            value=float(furthest) or np.nan,
+            value=float(max(turns[:, 1:].flat, key=abs)) or np.nan,
             count=count,
             size=len(turns) * result.size,
         )
     return tuple(rows.values())
 
 
-def narrowed_bits(measures: Measures) -> tuple[NarrowedBits, ...]:
-    """Returns the narrowing conversions that lead to bits, a key or an integer."""
-    rows = []
+def narrowed_bits(measures: Measures) -> Iterator[NarrowedBits]:
+    """Yields the narrowing conversions that lead to bits, a key or an integer."""
     for node in measures.program.block.all_nodes():
         operand = measures.notes.get((node.number, "given"))
-        loses = measures.notes.get((node.number, "loses"), False)
         if operand is None:
             continue
-        if not np.any(loses):
+        # Numbers that all fit lose nothing.
+        if not np.any(measures.notes.get((node.number, "loses"), False)):
             continue
-        before = node.eqn.invars[0].aval.dtype
         after = node.eqn.outvars[0].aval.dtype
         # Equal numbers that stay equal lose nothing: keys collide where different ones
         # merge.
-        different = np.unique(np.asarray(operand))
-        narrow_dtype = measures.program.formats.written(after)
-        narrowed = different.astype(narrow_dtype).astype(np.complex128)
-        _, counts = np.unique(narrowed, return_counts=True)
-        merged = counts[counts > 1]
-        equal = int(np.sum(merged))
+        different = np.unique(operand)
+        _, counts = np.unique(
+            different.astype(measures.program.formats.written(after)).astype(np.complex128),
+            return_counts=True,
+        )
+        equal = int(counts[counts > 1].sum())
         if equal:
-            row = NarrowedBits(
+            yield NarrowedBits(
                 origin=Written(node.stack).origin,
-                before=str(before),
+                before=str(node.eqn.invars[0].aval.dtype),
                 after=str(after),
                 equal=equal,
                 different=different.size,
             )
-            rows.append(row)
-    return tuple(rows)

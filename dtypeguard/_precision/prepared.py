@@ -4,6 +4,7 @@ What long work is at is shown on a terminal, in a line that is gone when it is d
 """
 
 import contextlib
+import dataclasses
 import math
 import shutil
 import sys
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.arguments import shown
-from .._leaves.compat import set_x64
+from .._leaves.compat import add_x64
 from .._leaves.dtypes import has_64_bits
 from .._numbers.finite import Birth, not_finite
 from .._numbers.formats import Formats
@@ -34,46 +35,42 @@ _T = TypeVar("_T")
 _CLEAR = "\r\033[K"
 
 
+@dataclasses.dataclass
 class Show:
     """Shows on standard error what is being done.
 
     On a terminal that is one line, below the headline once that is known. Else each text is
     a line of its own.
 
-    Args:
+    Attributes:
         stream: where to; None for nowhere.
-        is_terminal: whether the line is written again and again.
+        begin: what is written before each text: on a terminal, it clears the line.
+        end: what is written after each text.
+        to_clear: what leaves nothing on a terminal: the report has it all.
     """
 
-    def __init__(self, stream: TextIO | None = None, is_terminal: bool = False):
-        self._stream = stream
-        self._is_terminal = is_terminal
-        self._clear = _CLEAR
+    stream: TextIO | None = None
+    begin: str = ""
+    end: str = "\n"
+    to_clear: str = ""
 
     def __call__(self, text: str) -> None:
         """Shows what is being done."""
-        if self._is_terminal:
-            text = _CLEAR + text
-        self._print(text, end="" if self._is_terminal else "\n")
+        self.write(f"{self.begin}{text}{self.end}")
 
     def headline(self, text: str) -> None:
         """Shows what is known already, above what is being done."""
         # A line that a terminal breaks would not be gone when it is cleared.
         width = shutil.get_terminal_size().columns - 1
-        self(text[:width])
-        if self._is_terminal:
-            # On a row of its own, which the next status does not write over.
-            self._print("")
-            self._clear = f"{_CLEAR}\033[A{_CLEAR}"
+        # On a row of its own, which the next status does not write over.
+        self.write(f"{self.begin}{text[:width]}\n")
+        if self.begin:
+            self.to_clear = f"{_CLEAR}\033[A{_CLEAR}"
 
-    def clear(self) -> None:
-        """Leaves nothing on a terminal: the report has it all."""
-        if self._is_terminal:
-            self._print(self._clear, end="")
-
-    def _print(self, text: str, end: str = "\n") -> None:
-        if self._stream is not None:
-            print(text, end=end, file=self._stream, flush=True)
+    def write(self, text: str) -> None:
+        """Writes a text as it is."""
+        if self.stream is not None:
+            print(text, end="", file=self.stream, flush=True)
 
 
 NO_STATUS = Show()
@@ -88,6 +85,7 @@ class Prepared(NamedTuple):
         measures: of it.
         runs: of it.
         rounded: the arguments that were rounded to 0 or 1, by which it divides.
+        show: shows what is being done.
     """
 
     subject: Subject
@@ -95,6 +93,7 @@ class Prepared(NamedTuple):
     measures: Measures
     runs: Runs
     rounded: tuple[RoundedArgument, ...]
+    show: Show
 
     @property
     def formats(self) -> Formats:
@@ -103,36 +102,29 @@ class Prepared(NamedTuple):
 
 
 @contextlib.contextmanager
-def running(traced: Traced, formats: Formats) -> Iterator[None]:
-    """The flags under which a program runs."""
-    is_wide = formats.wide == np.float64
-    for aval in traced.avals:
-        is_wide = is_wide or has_64_bits(aval)
-    on = set_x64(True) if is_wide else contextlib.nullcontext()
+def prepared_program(
+    subject: Subject, traced: Traced, graph: Graph, formats: Formats, show: Show
+) -> Iterator[Prepared]:
+    """Runs a program as written and in wide types; more runs are made within."""
+    is_wide = formats.wide == np.float64 or any(map(has_64_bits, traced.avals))
     # Under a user's `jax_disable_jit`, compiled runs would be runs one by one.
-    with on, jax.disable_jit(False):
-        yield
-
-
-def prepare(
-    subject: Subject,
-    traced: Traced,
-    graph: Graph,
-    formats: Formats,
-    show_status: Show,
-) -> Prepared:
-    """Runs a program as written and in wide types."""
-    show_status("running it as written")
-    arrays = []
-    for array, aval in zip(subject.given.arrays, traced.program.in_avals):
-        # Python numbers among the arguments have the dtype that the trace gave them.
-        arrays.append(jnp.asarray(array, aval.dtype))
-    program = NumericProgram(traced.program, formats, traced.traces)
-    measures = Measures(program, arrays)
-    rounded = rounded_arguments(measures, subject.given.paths)
-    show_status("running it in wide types")
-    runs = Runs(measures, graph)
-    return Prepared(subject, traced, measures, runs, rounded)
+    with add_x64(is_wide), jax.disable_jit(False):
+        show("running it as written")
+        arrays = [
+            # Python numbers among the arguments have the dtype that the trace gave them.
+            jnp.asarray(array, aval.dtype)
+            for array, aval in zip(subject.given.arrays, traced.program.in_avals)
+        ]
+        measures = Measures(NumericProgram(traced.program, formats, traced.traces), arrays)
+        show("running it in wide types")
+        yield Prepared(
+            subject,
+            traced,
+            measures,
+            Runs(measures, graph),
+            tuple(rounded_arguments(measures, subject.given.paths)),
+            show,
+        )
 
 
 def first_bad_line(prepared: Prepared) -> Origin | None:
@@ -142,33 +134,34 @@ def first_bad_line(prepared: Prepared) -> Origin | None:
         ValueError: if wide types make one as well.
     """
     measures = prepared.measures
-    runs = prepared.runs
-    if all(np.isfinite(array).all() for array in (*runs.written, *runs.own.exact)):
+    if all(
+        np.isfinite(array).all()
+        for array in (*prepared.runs.written, *prepared.runs.own.exact)
+    ):
         return None
     # Decisions as written may make finite what is not with others.
-    wrong = []
-    for path, array in zip(prepared.traced.paths, measures.own.exact):
-        if not jnp.isfinite(array).all():
-            wrong.append(path or "the output")
+    wrong = [
+        path or "the output"
+        for path, array in zip(prepared.traced.paths, measures.own.exact)
+        if not jnp.isfinite(array).all()
+    ]
     if measures.raises or (math.isfinite(measures.total) and not wrong):
         return None
     # Looked for only now: to note where values stop being finite takes more runs.
     written, in_wide = not_finite(measures)
     if in_wide is None:
         return Written(written.stack).origin if written else None
-    f = shown(prepared.subject.f)
-    wide = measures.program.formats.wide
-    paths = ", ".join(wrong)
-    outputs = f"{paths} of {f}"
-    lost = f"{outputs} is not finite in {wide} either"
+    lost = (
+        f"{', '.join(wrong)} of {shown(prepared.subject.f)} is not finite "
+        f"in {prepared.formats.wide} either"
+    )
     if prepared.rounded:
         cause = told_of_argument(prepared.rounded[0])
         raise ValueError(f"audit_precision: {cause} So {lost}. {KEEP_WIDE}")
     cause = _cause_of_non_finite(in_wide, prepared.subject.given.paths)
     overflow = ""
     for row in misfits(measures)[:1]:
-        place = place_or_inside_jax(row.origin)
-        overflow = f": those of {place} do not fit {row.dtype}"
+        overflow = f": those of {place_or_inside_jax(row.origin)} do not fit {row.dtype}"
     raise ValueError(
         f"audit_precision: {lost}. First {cause} is not. Give it arguments for which all "
         f"are finite, and floats in place of ints that overflow{overflow}."
@@ -183,8 +176,7 @@ def _cause_of_non_finite(birth: Birth, paths: Sequence[str]) -> str:
     origin = Written(birth.stack).origin
     if origin is None:
         return f"what {primitive} makes, inside JAX,"
-    place = f"what {origin.place} makes ({primitive})"
-    return f"{place}, `{origin.users.code}`,"
+    return f"what {origin.place} makes ({primitive}), `{origin.users.code}`,"
 
 
 @contextlib.contextmanager
@@ -193,21 +185,21 @@ def status(progress: bool | None = None) -> Iterator[Show]:
 
     A pipe gets it with `progress=True` alone.
     """
-    is_terminal = progress is not False and sys.stderr.isatty()
-    stream = sys.stderr if is_terminal or progress else None
-    show = Show(stream, is_terminal)
+    show = Show()
+    if progress is not False and sys.stderr.isatty():
+        show = Show(sys.stderr, begin=_CLEAR, end="", to_clear=_CLEAR)
+    elif progress:
+        show = Show(sys.stderr)
     try:
         yield show
     finally:
-        show.clear()
+        show.write(show.to_clear)
 
 
 def counted(items: Sequence[_T], show: Show, what: str) -> Iterator[_T]:
     """Yields items, and shows how many of them are done."""
-    count = len(items)
     for number, item in enumerate(items, start=1):
-        done = f"{number:,}/{count:,}"
-        show(f"{what} {done}")
+        show(f"{what} {number:,}/{len(items):,}")
         yield item
 
 

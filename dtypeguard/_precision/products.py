@@ -22,7 +22,6 @@ def check_options(products: Products, wide: DType, narrow: DType) -> None:
 
 def remedy_of_product(level: str, line: Line) -> str:
     """Returns what to write for a line."""
-    precision = f"jax.lax.Precision.{level}"
     origin = line.origin
     within = f'with jax.default_matmul_precision("{level.lower()}"):'
     if origin is None or not origin.file:
@@ -31,7 +30,10 @@ def remedy_of_product(level: str, line: Line) -> str:
     # it; what it asks for itself, no context changes.
     has_default = getattr(jax.config, "jax_default_matmul_precision", None) is not None
     if line.has_asked and not has_default:
-        return f"On {origin}, write precision={precision}: it asks for less itself."
+        return (
+            f"On {origin}, write precision=jax.lax.Precision.{level}: "
+            "it asks for less itself."
+        )
     place = str(origin)
     # A context around a line in a package is no edit for its user; one around its call is.
     if is_installed(origin.file):

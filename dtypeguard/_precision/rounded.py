@@ -1,11 +1,11 @@
 """What was rounded before the program saw it: arguments, and constants of 16 bits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.dtypes import bits, kind
+from .._leaves.dtypes import bits
 from .._leaves.types import Leaf
 from .._numbers.constants import have_few_digits, numbers_in_dtype
 from .._numbers.finite import count_births
@@ -20,8 +20,8 @@ _MOST_PLACES = 12
 
 def rounded_arguments(
     measures: Measures, paths: Sequence[str]
-) -> tuple[RoundedArgument, ...]:
-    """Returns the arguments that were rounded to 0 or 1, by which the program divides.
+) -> Iterator[RoundedArgument]:
+    """Yields the arguments that were rounded to 0 or 1, by which the program divides.
 
     A decay of 0.999 is 1 in bfloat16, and 1 less the decay is 0. Whether an argument is the
     cause is tried, by a run with the number that it may have been.
@@ -30,28 +30,25 @@ def rounded_arguments(
         measures: of the program.
         paths: of its arguments, in a tree (args, kwargs).
     """
-    decimals: dict[int, float] = {}
+    births = None
     for place, array in enumerate(measures.arrays):
         decimal = _decimal_beside(array)
-        if decimal is not None:
-            decimals[place] = decimal
-    # Arguments are tried only if values stop being finite: a 1 is mostly meant as a 1.
-    births = count_births(measures, measures.arrays) if decimals else 0
-    rows = []
-    for place, decimal in decimals.items():
-        array = measures.arrays[place]
-        wide = measures.program.formats.wide
-        arrays: list[Leaf] = list(measures.arrays)
-        arrays[place] = jnp.full(array.shape, decimal, wide)
-        if births and count_births(measures, arrays) < births:
-            row = RoundedArgument(
+        if decimal is None:
+            continue
+        if births is None:
+            births = count_births(measures, measures.arrays)
+        # Only if values stop being finite: a 1 is mostly meant as a 1.
+        if not births:
+            return
+        arrays = list(measures.arrays)
+        arrays[place] = jnp.full(array.shape, decimal, measures.program.formats.wide)
+        if count_births(measures, arrays) < births:
+            yield RoundedArgument(
                 path=argument_path(paths[place]),
                 value=round(decimal),
                 dtype=str(array.dtype),
                 meant=decimal,
             )
-            rows.append(row)
-    return tuple(rows)
 
 
 def argument_path(path: str) -> str:
@@ -62,18 +59,16 @@ def argument_path(path: str) -> str:
 
 def _decimal_beside(array: Leaf) -> float | None:
     """Returns a short decimal that a 16-bit dtype rounds to a scalar 0 or 1."""
-    is_float = kind(array.dtype) == "float"
-    if not is_float or bits(array.dtype) != 16 or array.size != 1:
+    if bits(array.dtype) != 16 or array.size != 1:
         return None
     number = float(array.reshape(()))
     if number not in (0.0, 1.0):
         return None
     # The shortest decimal is what somebody would have written.
     for places in range(1, _MOST_PLACES):
-        step = 10.0**-places
-        for decimal in (step, round(1 - step, places)):
-            if numbers_in_dtype(decimal, array.dtype) == number:
-                return decimal
+        decimal = round(abs(number - 10.0**-places), places)
+        if numbers_in_dtype(decimal, array.dtype) == number:
+            return decimal
     return None
 
 
@@ -84,17 +79,15 @@ def unknown_in_program(program: NumericProgram) -> tuple[UnknownConstant, ...]:
         return ()
     for node in program.block.all_nodes():
         for array in node.doubtful:
-            exact = np.asarray(array, np.float64)
-            numbers = exact.reshape(-1)
+            numbers = np.asarray(array, np.float64).reshape(-1)
             # Numbers such as 0.5 or 3 are exact in any dtype, and say nothing of a
             # rounding.
             number = numbers[np.argmin(have_few_digits(numbers))]
-            size = np.asarray(abs(number), array.dtype)
             row = UnknownConstant(
                 origin=Written(node.stack).origin,
                 value=float(number),
                 dtype=str(array.dtype),
-                within=float(np.spacing(size)) / 2,
+                within=float(np.spacing(np.asarray(abs(number), array.dtype))) / 2,
             )
             # A constant is used by several equations of its line.
             rows.setdefault((row.origin, row.value), row)

@@ -163,9 +163,7 @@ KEEP_WIDE = (
 
 def told_of_argument(row: RoundedArgument) -> str:
     """Returns the sentence on an argument that was rounded."""
-    argument = f"{row.path} is {row.value:g}"
-    rounding = f"to which {row.meant:g} rounds"
-    return f"{argument} in {row.dtype}, {rounding}."
+    return f"{row.path} is {row.value:g} in {row.dtype}, to which {row.meant:g} rounds."
 
 
 class UnknownConstant(NamedTuple):
@@ -296,12 +294,9 @@ def plain(value: Any) -> Any:
     elif hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, Mapping):
-        items = {}
-        for key, item in value.items():
-            items[key] = plain(item)
-        return items
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return list(map(plain, value))
     # JSON has no word for it, and `NaN` breaks most readers.
     if isinstance(value, float) and not math.isfinite(value):
         return None

@@ -6,7 +6,7 @@ Each makes its own decisions, so their distances are those that a user measures.
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ import numpy as np
 
 from .._costs.work import work_of_stack
 from .._leaves.compat import as_function
-from .._leaves.types import Leaf
+from .._leaves.types import Function, Leaf
 from .._numbers import plans
 from .._numbers.formats import Formats
 from .._numbers.lines import Line
@@ -32,6 +32,7 @@ from .._numbers.primitives import SELECTS, is_inexact
 from .._numbers.probes import DECISION, Probes
 from .._numbers.program import NumericProgram
 from .._program.graph import Graph
+from .._program.jaxprs import Arrays
 from .._program.program import Node
 from .._tracebacks.written import Written
 from .rows import LineDecision, Scaled, left
@@ -86,6 +87,7 @@ class Runs:
         vanishing: the outputs that rounding alone decides. They do not count, if there are
             others.
         total: the root mean square of the errors that count.
+        nothing: the program with no line wide.
         decisions: the lines whose decisions differ, those that differ most first.
         updated: the outputs that are an input with an update, with the numbers of these.
         work: the share of each equation in the operations of matrix products.
@@ -96,9 +98,8 @@ class Runs:
         self.program = measures.program
         self.written = measures.written
         self._wide = plans.wide(self.program)
-        wide_decisions: Noted = {}
-        probes = Probes(wide_decisions)
-        exact = measures.run(self._wide, probes, is_compiled=True)
+        decisions: Noted = {}
+        exact = measures.run(self._wide, Probes(decisions), is_compiled=True)
         self.own = measures.inputs(measures.arrays, exact)
         self.by_output = self.own.errors(self.written)
         self.vanishing = self._find_vanishing()
@@ -107,24 +108,16 @@ class Runs:
             measures.left_out = self.vanishing
             self.own = measures.inputs(measures.arrays, exact)
         self.total = self.own.off(self.written)
-        self.decisions = _changed_decisions(self.program, measures.notes, wide_decisions)
+        self.nothing = WideRun(error=self.total, remaining=1.0, price=0.0)
+        self.decisions = tuple(_changed_decisions(self.program, measures.notes, decisions))
         outputs = [graph.outputs[number] for number in measures.outputs]
         self.updated = updated_inputs(graph, outputs)
         self._are_gradients = [_is_gradient(graph, output) for output in outputs]
         # Searches come back to the same lines, and a run is what costs time.
         self._run_wide_once = functools.cache(self._run_wide)
-        self.work = work_shares(self.program, _work_of)
+        self.work = work_shares(self.program, lambda node: work_of_stack(node.stack))
 
-    @functools.cached_property
-    def _one_by_one(self) -> Inputs:
-        """The inputs with outputs of a run equation by equation, as with lines wide.
-
-        The compiled run adds up in another order, which would be an error of the lines.
-        """
-        exact = self._measures.run(self._wide)
-        return self.own._replace(exact=exact)
-
-    def inputs(self, arrays: Sequence[Leaf]) -> Inputs:
+    def inputs(self, arrays: Arrays) -> Inputs:
         """Returns other inputs; errors of updated ones are relative to the update.
 
         Rounded to bfloat16, new params are nearly right, and the update is gone.
@@ -136,32 +129,29 @@ class Runs:
             size = inputs.sizes[number]
             if math.isfinite(size):
                 after = exact[number]
-                before = arrays[place].astype(after.dtype)
                 # Without a change there is nothing that an error is relative to.
-                change = distance(before, after) or math.inf
-                inputs.sizes[number] = min(change, size)
+                inputs.sizes[number] = min(
+                    distance(arrays[place].astype(after.dtype), after) or math.inf, size
+                )
         return inputs
 
-    def error_of(self, function: Callable[..., Sequence[Leaf]], inputs: Inputs) -> float:
+    def error_of(self, function: Function, inputs: Inputs) -> float:
         """Returns how far off the outputs of a function are; infinity if it raises."""
+        self._measures.before_run()
         try:
             # A check in the program may raise as late as its results are read.
             outputs = jax.block_until_ready(function(*inputs.arrays))
         except RAISED_BY_CHECKS:
             return math.inf
-        numbers = self._measures.outputs
-        measured = [outputs[number] for number in numbers]
-        return inputs.off(measured)
+        return inputs.off([outputs[number] for number in self._measures.outputs])
 
     def compiled(self) -> float:
         """Returns the error where XLA may leave out roundings, as it does by default."""
-        formats = self.program.formats
-        if formats.narrow or formats.products:  # there is no such program
-            return self.total
+        if self.program.formats.narrow or self.program.formats.products:
+            return self.total  # there is no such program
         # The jaxpr itself, as `jax.jit` of the user's function would compile it: no plan,
         # so that XLA is free in all that it may leave out.
-        function = jax.jit(as_function(self.program.jaxpr))
-        return self.error_of(function, self.own)
+        return self.error_of(jax.jit(as_function(self.program.jaxpr)), self.own)
 
     def _find_vanishing(self) -> list[int]:
         """Returns the outputs that rounding alone decides, on the wide side as well.
@@ -170,30 +160,27 @@ class Runs:
         inputs that differ by a few roundings. An output that is lost may be as far off as
         written, but wide types agree on it.
         """
-        far = []
-        for number, error in enumerate(self.by_output):
-            # What is infinite as written is no matter of cancelling.
-            if _FAR < error < math.inf:
-                far.append(number)
+        # What is infinite as written is no matter of cancelling.
+        far = [
+            number
+            for number in range(len(self.by_output))
+            if _FAR < self.by_output[number] < math.inf
+        ]
         if not far:
             return []
-        formats = self.program.formats
-        rounding = float(jnp.finfo(formats.wide).eps)
-        part = _FEW_ROUNDINGS * rounding
-        arrays = []
-        for array in self.own.arrays:
-            arrays.append(_rounded_otherwise(array, formats, part))
-        outputs = self._measures.run(self._wide, arrays=arrays, is_compiled=True)
+        outputs = self._measures.run(
+            self._wide,
+            arrays=[
+                _rounded_otherwise(array, self.program.formats) for array in self.own.arrays
+            ],
+            is_compiled=True,
+        )
         vanishing = []
         for number in far:
             exact = self.own.exact[number]
-            output = outputs[number]
-            size = min(size_of(output), size_of(exact))
             # An error above 1 is of an output that is too large, not of a larger part.
-            part_off = min(self.by_output[number], 1)
-            error = size * part_off
-            apart = distance(output, exact)
-            if apart > _LEAST_PART_OF_ERROR * error:
+            error = min(self.by_output[number], 1) * size_of(exact)
+            if distance(outputs[number], exact) > _LEAST_PART_OF_ERROR * error:
                 vanishing.append(number)
         return vanishing
 
@@ -210,67 +197,56 @@ class Runs:
             before = self.own.arrays[place]
             moves = exact != before.astype(exact.dtype)
             stays = after == before.astype(after.dtype)
-            stuck = jnp.sum(moves & stays)
             # An update that moves nothing in wide types has lost nothing.
-            moved = max(jnp.sum(moves), 1)
-            shares.append(float(stuck / moved))
+            shares.append(float(jnp.sum(moves & stays) / max(jnp.sum(moves), 1)))
         return max(shares, default=None)
 
     # With lines wide
-
-    @property
-    def nothing(self) -> WideRun:
-        """The program with no line wide."""
-        return WideRun(error=self.total, remaining=1.0, price=0.0)
 
     def with_wide(
         self, lines: Iterable[int], level: str | None, keeps: bool = True
     ) -> WideRun:
         """Returns the run with some lines wide, or with their products at a level."""
         # Products of a higher level return float32 as well: there is nothing to cast back.
-        keeps = keeps and level is None
-        numbers = frozenset(lines)
-        return self._run_wide_once(numbers, level, keeps)
+        return self._run_wide_once(frozenset(lines), level, keeps and level is None)
 
     def _run_wide(self, lines: frozenset[int], level: str | None, keeps: bool) -> WideRun:
         """Runs the program with some lines wide."""
-        with_calls = self._with_calls(lines)
-        plan = plans.wide_lines(self.program, with_calls, keeps)
+        plan = plans.wide_lines(self.program, self._with_calls(lines), keeps)
         formats = self.program.formats
         if formats.products is not None:
-            products = formats.products._replace(mended=level)
-            formats = formats._replace(products=products)
+            formats = formats._replace(products=formats.products._replace(mended=level))
         # A gradient comes back in the dtype of its argument. What else is returned may
         # stay wide: a user who computes a line wider gets the wider result.
-        outputs = self._measures.run(plan, formats=formats)
-        error = self._error_returned(outputs, narrows_gradients=True)
+        error = self._error_returned(
+            self._measures.run(plan, formats=formats), narrows_gradients=True
+        )
         price = 0.0
         for node in self.program.block.all_nodes():
             if plan.entries[node.number] == WIDE and node.rounds:
                 price += self.work[node.number]
-        return WideRun(
-            lines=lines,
-            error=error,
-            remaining=left(error, self.total),
-            price=price,
-            keeps=keeps,
-            level=level,
-        )
+        return WideRun(lines, error, left(error, self.total), price, keeps, level)
 
-    def _with_calls(self, lines: frozenset[int]) -> set[int]:
+    def _with_calls(self, lines: frozenset[int]) -> frozenset[int]:
         """Returns lines with all that a user's line calls in packages.
 
         To call a package with wide arrays makes all of its lines wide.
         """
         calls = list(map(_call_of, self.program.lines))
         chosen = {calls[number] for number in lines}
-        called = set(lines)
-        for number, call in enumerate(calls):
-            if call is not None and call in chosen:
-                called.add(number)
-        return called
+        # A line of the user's own is no call.
+        chosen.discard(None)
+        return lines.union(number for number, call in enumerate(calls) if call in chosen)
 
-    def _error_returned(self, outputs: Sequence[Leaf], narrows_gradients: bool) -> float:
+    @functools.cached_property
+    def _one_by_one(self) -> Inputs:
+        """The inputs with outputs of a run equation by equation, as with lines wide.
+
+        The compiled run adds up in another order, which would be an error of the lines.
+        """
+        return self.own._replace(exact=self._measures.run(self._wide))
+
+    def _error_returned(self, outputs: Arrays, narrows_gradients: bool) -> float:
         """Returns the error of outputs, gradients or the others as narrow as written."""
         returned = []
         for output, written, is_gradient in zip(outputs, self.written, self._are_gradients):
@@ -284,10 +260,11 @@ class Runs:
     @functools.cached_property
     def scaled(self) -> Scaled | None:
         """The loss scale that leaves the least error, if that is less than half."""
-        short = []
-        for dtype in self.program.backward:
-            if jnp.finfo(dtype).maxexp < _EXPONENT_OF_FLOAT32:
-                short.append(str(dtype))
+        short = [
+            dtype
+            for dtype in self.program.backward
+            if jnp.finfo(dtype).maxexp < _EXPONENT_OF_FLOAT32
+        ]
         # The runs of an audit of products round nothing but products.
         if not short or self.program.formats.products is not None:
             return None
@@ -295,18 +272,19 @@ class Runs:
         # Gradients that overflow lose nothing to 0; they show as an infinite error.
         if lost < _LEAST_LOST and math.isfinite(self.total):
             return None
-        plan = plans.WideLines(self.program, _is_wide_behind_loss).plan()
-        narrowest = min(short)
-        best = Scaled(scale=1.0, error=math.inf, dtype=narrowest, lost=lost)
+        plan = plans.WideLines(
+            self.program, lambda node, has_wide: node.is_backward or has_wide
+        ).plan()
+        best = Scaled(scale=1.0, error=math.inf, dtype=min(map(str, short)), lost=lost)
         for power in _POWERS:
             scale = 2.0**power
-            outputs = self._measures.run(plan, scale=scale)
             # Gradients stay wide: divided in their own dtype, they would underflow again.
-            error = self._error_returned(outputs, narrows_gradients=False)
+            error = self._error_returned(
+                self._measures.run(plan, scale=scale), narrows_gradients=False
+            )
             if error < _NOTABLY_LESS * best.error:
                 best = best._replace(scale=scale, error=error)
-        remaining = left(best.error, self.total)
-        if remaining < _LEFT_AT_MOST:
+        if left(best.error, self.total) < _LEFT_AT_MOST:
             return best
         return None
 
@@ -316,8 +294,7 @@ class Runs:
         count = 0
         for written, exact, size in zip(self.written, self.own.exact, self.own.sizes):
             if size < math.inf:
-                is_lost = (written == 0) & (exact != 0)
-                lost += int(jnp.sum(is_lost))
+                lost += int(jnp.sum((written == 0) & (exact != 0)))
                 count += written.size
         return lost / max(count, 1)
 
@@ -326,42 +303,25 @@ def work_shares(
     program: NumericProgram, work_of: Callable[[Node], float]
 ) -> dict[int, float]:
     """Returns the share of each equation in the work; 0 where there is nothing."""
-    work = {}
-    for node in program.block.all_nodes():
-        work[node.number] = work_of(node)
+    work = {node.number: work_of(node) for node in program.block.all_nodes()}
     total = sum(work.values()) or 1.0
-    shares = {}
-    for number, part in work.items():
-        shares[number] = part / total
-    return shares
+    return {number: part / total for number, part in work.items()}
 
 
-def _work_of(node: Node) -> float:
-    return work_of_stack(node.stack)
-
-
-def _is_wide_behind_loss(node: Node, has_wide: bool) -> bool:
-    return node.is_backward or has_wide
-
-
-def _rounded_otherwise(array: Leaf, formats: Formats, part: float) -> Leaf:
-    """Returns an array in wide types, with a part of each number added or taken away."""
+def _rounded_otherwise(array: Leaf, formats: Formats) -> Leaf:
+    """Returns an array in wide types, a few roundings added to each number or taken."""
     if not is_inexact(array):
         return array
-    wide_dtype = formats.widened(array.dtype)
-    wide = jnp.asarray(array, wide_dtype)
+    wide = jnp.asarray(array, formats.widened(array.dtype))
+    part = _FEW_ROUNDINGS * float(jnp.finfo(formats.wide).eps)
     # In no order that a sum or a difference of neighbours would undo.
-    generator = np.random.default_rng(0)
-    signs = generator.choice((-1, 1), wide.shape)
-    factors = jnp.asarray(1 + part * signs, wide.dtype)
-    return wide * factors
+    parts = np.random.default_rng(0).choice((-part, part), wide.shape)
+    return wide * (1 + parts).astype(wide.dtype)
 
 
 def _call_of(line: Line) -> str | None:
     """Returns the user's line that calls a line of a package; None of the user's own."""
-    if line.origin is None:
-        return None
-    if not line.origin.called_from:
+    if line.origin is None or not line.origin.called_from:
         return None
     return line.origin.users.place
 
@@ -377,32 +337,26 @@ def _is_gradient(graph: Graph, value: int) -> bool:
 
 def _changed_decisions(
     program: NumericProgram, written: Noted, wide: Noted
-) -> tuple[LineDecision, ...]:
-    """Returns the lines whose decisions differ, and loops that turn more or less often."""
+) -> Iterator[LineDecision]:
+    """Yields the lines whose decisions differ, and loops that turn more or less often."""
     flipped = Counter()
     count = Counter()
     for node in program.block.all_nodes():
+        # A value by which others are chosen decides nothing itself.
+        if node.name in SELECTS:
+            continue
         decision = written.get((node.number, DECISION))
         wide_decision = wide.get((node.number, DECISION))
-        if decision is None:
-            continue
-        if wide_decision is None:
+        if decision is None or wide_decision is None:
             continue
         # In other turns of a loop.
         if decision.shape != wide_decision.shape:
             continue
-        # A value by which others are chosen.
-        if node.name in SELECTS:
-            continue
         origin = Written(node.stack).origin
-        differs = decision.astype(wide_decision.dtype) != wide_decision
-        differing = int(jnp.sum(differs))
-        flipped[origin] += differing
+        flipped[origin] += int(
+            jnp.sum(decision.astype(wide_decision.dtype) != wide_decision)
+        )
         count[origin] += decision.size
-    rows = []
     for origin, number in flipped.most_common():
-        if not number:
-            continue
-        row = LineDecision(origin=origin, flipped=number, count=count[origin])
-        rows.append(row)
-    return tuple(rows)
+        if number:
+            yield LineDecision(origin=origin, flipped=number, count=count[origin])

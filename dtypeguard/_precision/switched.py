@@ -4,27 +4,25 @@ It ranks lines: between equations, all numbers are in float32. The rows of a cur
 them in the dtypes themselves.
 """
 
-from collections.abc import Callable, Collection, Sequence
-
-import numpy as np
-
-from .._leaves.types import Leaf
+from .._leaves.types import Function, Leaf
 from .._numbers.arithmetic import Arithmetic
 from .._numbers.compiled import call_compiled
 from .._numbers.formats import Formats
 from .._numbers.nodes import Noted
 from .._numbers.plans import WRITTEN, WidthPlan
+from .._numbers.primitives import Results
 from .._numbers.probes import Probes
 from .._numbers.program import NumericProgram
 from .._numbers.run import Run, Switch
+from .._program.jaxprs import Arrays
 
 
 def switched_program(
     program: NumericProgram, widths: WidthPlan, scale: float | None
-) -> Callable[..., list[Leaf]]:
+) -> Function:
     """Returns a function that runs a program by a plan, with some equations switched wide.
 
-    It takes the numbers of these equations, and the inputs of the program.
+    It takes which equations are narrow, by their numbers, and the inputs of the program.
 
     Args:
         program: the program.
@@ -33,20 +31,19 @@ def switched_program(
     """
     # Values stay in their own dtypes between equations: no switch changes a type.
     narrow = widths._replace(carried={})
-    plan = narrow.with_all(WRITTEN)
-    formats = Formats(program.formats.wide)
     key = object()  # no other part of the program computes the same
 
-    def compute(is_narrow: Leaf, arrays: Sequence[Leaf]) -> tuple[list[Leaf], Noted]:
-        arithmetic = Arithmetic(program, formats, True, scale)
-        run = Run(plan, Probes(), arithmetic, Switch(is_narrow, narrow))
+    def compute(is_narrow: Leaf, arrays: Arrays) -> tuple[Results, Noted]:
+        run = Run(
+            narrow.with_all(WRITTEN),
+            Probes(),
+            Arithmetic(program, Formats(program.formats.wide), True, scale),
+            Switch(is_narrow, narrow),
+        )
         return run.outputs(arrays), {}
 
-    def run_switched(wide: Collection[int], *arrays: Leaf) -> list[Leaf]:
-        # An array, not constants: all sets of switches are one compiled program.
-        is_narrow = np.ones(program.size, bool)
-        is_narrow[list(wide)] = False
-        inputs = [is_narrow, arrays]
-        return call_compiled(program, key, compute, inputs, Probes())
+    def run_switched(is_narrow: Leaf, *arrays: Leaf) -> Results:
+        # Arrays, not constants: all sets of switches are one compiled program.
+        return call_compiled(program, key, compute, [is_narrow, arrays], Probes())
 
     return run_switched

@@ -1,7 +1,7 @@
 """A report of precision as text: what is off, what helps, the lines, what is not seen."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from .._leaves.table import columns, percent
 from .._reference.difference import details_of
@@ -14,7 +14,7 @@ from .headline import (
     narrowing_sentences,
     wide_work_text,
 )
-from .rows import OutputError, place_or_inside_jax
+from .rows import place_or_inside_jax
 
 # A fix that makes more than this share of the products wide says so.
 _MOST = 0.5
@@ -32,15 +32,13 @@ def report_lines(figures: Figures) -> list[str]:
     if is_beside_rounding(figures):
         return [headline, *compared]
     return [
-        " ".join([headline, *_answer(figures), *_unknown_constants(figures)]),
+        f"{headline}{_answer(figures)}{_unknown_constants(figures)}",
         *compared,
         *_indented([*_loss_rows(figures), *_decision_rows(figures)]),
-        *_loss_scale(figures),
         *_remedies(figures),
         *_costs(figures),
         *_unreached(figures),
-        *_output_notes(figures),
-        *_trace_notes(figures),
+        *_notes(figures),
     ]
 
 
@@ -64,61 +62,55 @@ def _code_text(origin: Origin | None) -> str:
 # The answer: what computing the lines of the fix wide does
 
 
-def _answer(figures: Figures) -> list[str]:
-    """Returns what the fix does; nothing where there is nothing to fix."""
+def _answer(figures: Figures) -> str:
+    """Returns what the fix does, after a space; nothing where there is nothing to fix."""
     tolerance = figures.run.tolerance
-    if math.isnan(figures.error) or not figures.error:
-        return []
+    # Not of an error that is not a number.
+    if not figures.error > 0:
+        return ""
     # Nothing to fix: what follows would be advice that nobody needs.
     if tolerance is not None and figures.error <= tolerance:
-        return [f"That is within your {percent(tolerance)}."]
+        return f" That is within your {percent(tolerance)}."
     if figures.search is not None:
-        error = percent(figures.fixed.error)
-        return [f"By the plan below it is {error}."]
-    if figures.scaling is not None and not figures.fix:
-        error = percent(figures.scaling.error)
-        return [f"With the loss scaled it is {error}."]
+        return f" By the plan below it is {percent(figures.fixed.error)}."
     if figures.fix:
-        return [_fix_text(figures)]
+        return f" With {_fix_text(figures)}."
+    if figures.scaling is not None:
+        return f" With the loss scaled it is {percent(figures.scaling.error)}."
     # "No line helps" would be a claim about lines that were not measured.
-    return ["No line helps."] if figures.unreached is None else []
+    if figures.unreached is None:
+        return " No line helps."
+    return ""
 
 
 def _fix_text(figures: Figures) -> str:
     """Returns what the fix leaves, and whether that is small enough."""
     run = figures.run
-    lines = f"these {len(figures.fix)} lines"
-    if len(figures.fix) == 1:
-        lines = figures.fix[0].place
-    precision = f"in {run.wide}"
-    if run.matmul_precision is not None:
-        precision = "at a higher precision"
-    error = percent(figures.fixed.error)
-    text = f"With {lines} {precision} it is {error}"
-    if run.matmul_precision is None and figures.fixed.price > _MOST:
-        price = percent(figures.fixed.price)
-        text += f", but then {price} of the matrix products become {run.wide}"
+    count = len(figures.fix)
+    lines = figures.fix[0].place if count == 1 else f"these {count} lines"
+    is_of_products = run.matmul_precision is not None
+    precision = "at a higher precision" if is_of_products else f"in {run.wide}"
+    text = f"{lines} {precision} it is {percent(figures.fixed.error)}"
+    if not is_of_products and figures.fixed.price > _MOST:
+        text += (
+            f", but then {percent(figures.fixed.price)} of the matrix products "
+            f"become {run.wide}"
+        )
     if run.tolerance is not None:
-        is_within = figures.fixed.error <= run.tolerance
-        within = "within" if is_within else "not within"
-        bound = percent(run.tolerance)
-        text += f", {within} your {bound}"
-    return f"{text}."
+        within = "within" if figures.fixed.error <= run.tolerance else "not within"
+        text += f", {within} your {percent(run.tolerance)}"
+    return text
 
 
-def _unknown_constants(figures: Figures) -> list[str]:
-    """Returns the sentence on constants that were rounded before the trace, it may be."""
-    names = []
-    for row in figures.unknown:
-        value = f"{row.value:.6g}"
-        within = f"within {row.within:.1g}"
-        where = place_or_inside_jax(row.origin)
-        name = f"{value} ({within}, {where})"
-        names.append(name)
+def _unknown_constants(figures: Figures) -> str:
+    """Returns, after a space, which constants may have been rounded before the trace."""
+    names = [
+        f"{row.value:.6g} (within {row.within:.1g}, {place_or_inside_jax(row.origin)})"
+        for row in figures.unknown
+    ]
     if not names:
-        return []
-    few = few_of(names)
-    return [f"Constants of 16 bits that may have been other numbers: {few}."]
+        return ""
+    return f" Constants of 16 bits that may have been other numbers: {few_of(names)}."
 
 
 # The lines
@@ -148,45 +140,42 @@ def _loss_rows(figures: Figures) -> list[str]:
 
 def _decision_rows(figures: Figures) -> list[str]:
     """Returns what decisions that flipped cause, and where."""
-    decisions = figures.decisions
-    if not decisions.lines or not figures.error:
+    if not figures.decisions.lines or not figures.error:
         return []
     title = "decisions that flipped"
-    share = _share_text(decisions.share)
+    share = _share_text(figures.decisions.share)
     # Of outputs that are integers, decisions are all of the error.
     if share and not figures.run.is_of_integers:
         title += f": {share}"
     table = []
-    for row in decisions.lines[:_MOST_DECISIONS]:
-        flipped = percent(row.flipped / row.count)
-        count = f"of {row.count:,}"
-        place = place_or_inside_jax(row.origin)
-        code = _code_text(row.origin)
-        table.append((flipped, count, place, code))
+    for row in figures.decisions.lines[:_MOST_DECISIONS]:
+        table.append(
+            (
+                percent(row.flipped / row.count),
+                f"of {row.count:,}",
+                place_or_inside_jax(row.origin),
+                _code_text(row.origin),
+            )
+        )
     return [title, *columns(table)]
 
 
 def _costs(figures: Figures) -> list[str]:
     """Returns the table of what makes products wide."""
-    work = figures.work
     # With `narrow`, all is as if it were narrow.
-    if not work.costs or figures.run.narrow is not None:
+    if not figures.work.costs or figures.run.narrow is not None:
         return []
     table = [("share", "line", "made wide by", "")]
-    for cost in work.costs:
-        where = ""
-        if cost.origin is not None:
-            where = place_of(cost.origin)
-        cause = "itself"
-        if cost.cause != cost.origin:
-            cause = place_of(cost.cause)
-        # An input has no code of its own to show.
-        code_at = cost.origin
-        if isinstance(cost.cause, Origin):
-            code_at = cost.cause
-        code = _code_text(code_at)
-        share = percent(cost.share)
-        table.append((share, where, cause, code))
+    for cost in figures.work.costs:
+        table.append(
+            (
+                percent(cost.share),
+                "" if cost.origin is None else place_of(cost.origin),
+                "itself" if cost.cause == cost.origin else place_of(cost.cause),
+                # An input has no code of its own to show.
+                _code_text(cost.cause if isinstance(cost.cause, Origin) else cost.origin),
+            )
+        )
     rows = _indented(columns(table))
     # Where nothing was run, the headline says it already.
     if math.isnan(figures.error):
@@ -197,29 +186,21 @@ def _costs(figures: Figures) -> list[str]:
 # What to write
 
 
-def _loss_scale(figures: Figures) -> list[str]:
-    """Returns by what to scale the loss, if that helps."""
+def _remedies(figures: Figures) -> Iterator[str]:
+    """Yields by what to scale the loss, and the plan, or what to write for the fix."""
     scaling = figures.scaling
-    if scaling is None:
-        return []
-    wide = figures.run.wide
-    return [
-        f"Multiply the loss by {scaling.scale:.8g}, and divide the gradients by it in "
-        f"{wide}: {percent(scaling.error)} off. Or keep the params in {wide}."
-    ]
-
-
-def _remedies(figures: Figures) -> list[str]:
-    """Returns what to write for the lines of the fix, or the plan that has them."""
-    if figures.search is not None:
-        title = f"For dtypeguard.autocast, a {figures.search.headline}"
-        return [title, *_indented(figures.search.rows())]
-    sentences = []
-    for loss in figures.fix:
+    if scaling is not None:
+        yield (
+            f"Multiply the loss by {scaling.scale:.8g}, and divide the gradients by it in "
+            f"{figures.run.wide}: {percent(scaling.error)} off. Or keep the params in "
+            f"{figures.run.wide}."
+        )
+    if figures.search is None:
         # Lines of one call have the same remedy.
-        if loss.remedy not in sentences:
-            sentences.append(loss.remedy)
-    return sentences
+        yield from {loss.remedy: None for loss in figures.fix}
+    else:
+        yield f"For dtypeguard.autocast, a {figures.search.headline}"
+        yield from _indented(figures.search.rows())
 
 
 # What else is to be known
@@ -239,52 +220,43 @@ def _unreached(figures: Figures) -> list[str]:
     if unreached.lines:
         were = "line was" if unreached.lines == 1 else "lines were"
         measured = f"{unreached.lines} {were} not measured"
-    if unreached.lines and unreached.explained:
-        share = percent(unreached.explained)
-        measured += f", and those that were explain {share} of the squared error"
+        if unreached.explained:
+            measured += (
+                f", and those that were explain {percent(unreached.explained)} of the "
+                "squared error"
+            )
     # Lines may have been tried, and the search for a fix not have come to its end.
-    no_fix = math.isnan(figures.left)
-    fix = "No fix was found yet." if no_fix else "The fix may be another one."
+    fix = (
+        "No fix was found yet."
+        if math.isnan(figures.left)
+        else "The fix may be another one."
+    )
     return [f"{end}: {measured}. {fix}{remedy}"]
 
 
-def _output_notes(figures: Figures) -> list[str]:
-    """Returns the outputs that are furthest off, and those of rounding alone."""
+def _notes(figures: Figures) -> Iterator[str]:
+    """Yields which outputs are furthest off or of rounding alone, and what is not seen."""
     counted = []
     vanishing = []
-    outputs = figures.outputs.items()
-    for path, output in sorted(outputs, key=_error_of_output, reverse=True):
-        names = vanishing if output.vanishes else counted
-        place = path or "the output"
-        error = percent(output.error)
-        names.append(f"{place} ({error})")
-    sentences = []
-    count = len(counted)
-    if count >= _MANY_OUTPUTS and figures.error:
-        worst = few_of(counted)
-        sentences.append(f"Furthest off of {count} outputs: {worst}.")
+
+    def error(path: str) -> float:
+        return figures.outputs[path].error
+
+    for path in sorted(figures.outputs, key=error, reverse=True):
+        names = vanishing if figures.outputs[path].vanishes else counted
+        names.append(f"{path or 'the output'} ({percent(error(path))})")
+    if len(counted) >= _MANY_OUTPUTS and figures.error:
+        yield f"Furthest off of {len(counted)} outputs: {few_of(counted)}."
     if vanishing:
         how = "not counted" if counted else "counted, since there are no others"
-        sentences.append(
+        yield (
             f"0 but for rounding, in {figures.run.wide} as well, or made of such values, "
             f"and {how}: {few_of(vanishing)}."
         )
-    return sentences
-
-
-def _error_of_output(item: tuple[str, OutputError]) -> float:
-    _, output = item
-    return output.error
-
-
-def _trace_notes(figures: Figures) -> list[str]:
-    """Returns what the trace hides: constants as they were meant, numbers behind bits."""
-    sentences = []
     if not figures.is_traced_wide and figures.run.matmul_precision is None:
-        sentences.append(
+        yield (
             "It does not trace with float32 arguments, so its constants count as they are."
         )
     # Without an error the headline has it.
     if figures.error:
-        sentences.extend(narrowing_sentences(figures.narrowed))
-    return sentences
+        yield from narrowing_sentences(figures.narrowed)

@@ -1,6 +1,7 @@
 """How long an audit may measure lines, after which it reports what it has."""
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ class _TimeIsUp(Exception):
     """Ends a phase of the work."""
 
 
+@dataclasses.dataclass
 class TimeLimit:
     """The time of an audit; what it leaves after the headline is for lines.
 
@@ -17,14 +19,15 @@ class TimeLimit:
         seconds: how long; None for as long as it takes.
         is_interrupted: whether the user has ended it with Ctrl-C.
         is_complete: whether every phase has come to its end.
+        end: when the phase ends.
+        start: when the audit began.
     """
 
-    def __init__(self, seconds: float | None = None):
-        self.seconds = seconds
-        self.is_interrupted = False
-        self.is_complete = True
-        self._start = time.monotonic()
-        self._end = math.inf
+    seconds: float | None = None
+    is_interrupted: bool = False
+    is_complete: bool = True
+    end: float = math.inf
+    start: float = dataclasses.field(default_factory=time.monotonic)
 
     @contextlib.contextmanager
     def phase(self, part: float) -> Iterator[None]:
@@ -34,8 +37,7 @@ class TimeLimit:
         """
         if self.seconds is not None:
             begin = time.monotonic()
-            seconds_left = self._start + self.seconds - begin
-            self._end = begin + part * seconds_left
+            self.end = begin + part * (self.start + self.seconds - begin)
         try:
             yield
         except _TimeIsUp:
@@ -47,5 +49,5 @@ class TimeLimit:
     def check(self) -> None:
         """Ends the phase if its time is over; asked before each run."""
         # Interrupted once, later phases end at their first run: Ctrl-C means all of it.
-        if self.is_interrupted or time.monotonic() >= self._end:
+        if self.is_interrupted or time.monotonic() >= self.end:
             raise _TimeIsUp

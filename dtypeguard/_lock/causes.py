@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .._source.origin import Origin
 from .._source.syntax import expression, renamings_before
-from .compare import ChangedRow, FunctionChange, LeavesChange
+from .compare import ChangedRow, FunctionChange, LeavesOfRow
 from .computations import (
     CAST,
     Computation,
@@ -17,7 +17,7 @@ from .computations import (
     line_of_call,
     locked_function,
 )
-from .step import INPUTS, TracedStep
+from .step import TracedStep
 
 _Changes = Mapping[LockedFunction, FunctionChange]
 
@@ -37,89 +37,84 @@ class LockCause(NamedTuple):
 
 
 def find_causes(
-    functions: Iterable[FunctionChange], leaves: Sequence[LeavesChange], step: TracedStep
+    functions: Iterable[FunctionChange],
+    inputs: LeavesOfRow,
+    outputs: LeavesOfRow,
+    step: TracedStep,
 ) -> list[LockCause]:
     """Finds the lines behind differences, but for functions that only moved."""
-    changes = {change.function: change for change in functions if change.rows}
+    changes = {change.function: change for change in functions}
     rows_of_line = collections.defaultdict(list)
     odd_values = set()
-    for change in leaves:
-        if change.table != INPUTS:
-            continue
+    for row, values in inputs.items():
         # A new input had no type that could change.
-        if not change.row.locked:
+        if not row.locked:
             continue
-        odd_values |= change.values
+        odd_values |= values
         # An input has no line of its own: it stands at the first that takes it.
-        for call in step.computations:
-            if call.takes.keys() & change.values:
-                rows_of_line[call.line].append(change.row)
-                break
+        users = [call for call in step.computations if values & call.takes.keys()]
+        for user in users[:1]:
+            rows_of_line[user.line].append(row)
     lines_of_function = _blamed_lines(changes, odd_values, step)
-    if not (lines_of_function or odd_values):
-        # They only compute less, and what is gone has no line.
-        for function in changes:
-            lines_of_function[function] = []
     causes = []
     for function, lines in lines_of_function.items():
-        cause = LockCause(lines, function, changes[function].rows)
+        cause = LockCause(list(lines), function, changes[function].rows)
         causes.append(cause)
     causes += [LockCause([line], None, rows) for line, rows in rows_of_line.items()]
-    # What only moved has no cause.
-    if causes or not leaves:
-        return causes
+    if not (causes or odd_values):
+        # They only compute less, and what is gone has no line.
+        for function, change in changes.items():
+            if change.rows:
+                causes.append(LockCause([], function, change.rows))
+    rows = [*inputs, *outputs]
     # All functions compute as locked, so the step returns another of their values.
-    file, _, name = step.lock.step.rpartition(":")
-    rows = [change.row for change in leaves]
-    return [LockCause([], (file, name), rows)]
+    if rows and not causes:
+        file, _, name = step.lock.step.rpartition(":")
+        causes = [LockCause([], (file, name), rows)]
+    return causes
 
 
 def _blamed_lines(
     changes: _Changes, odd_values: set[int], step: TracedStep
-) -> dict[LockedFunction, list[Origin]]:
+) -> dict[LockedFunction, dict[Origin, None]]:
     """Returns the lines that changed, by the function whose types they changed."""
     # A change of type goes on to all that is made of a value. So a cause is a call that
     # computes otherwise, and takes nothing that is made of another cause.
-    blamed = collections.defaultdict(list)
+    blamed = collections.defaultdict(dict)
     # The calls are in the order of the program.
     for call in step.computations:
         if odd_values.isdisjoint(call.takes):
-            before = changes[call.function].before if call.function in changes else {}
-            if all(text in before[kind] for kind, text in _added_entries(call, changes)):
+            if not any(
+                text in changes[call.function].unseen[kind] for kind, text in call.entries
+            ):
                 continue
             # A backward pass follows from the forward one.
             if call.is_backward and blamed:
                 continue
             for function, line in _places(call, changes, step.folder):
-                if line not in blamed[function]:
-                    blamed[function].append(line)
+                blamed[function][line] = None
         odd_values = odd_values.union(call.gives)
     return blamed
-
-
-def _added_entries(call: Computation, changes: _Changes) -> list[tuple[str, str]]:
-    """Returns the entries of a call that its function has more of than before."""
-    if call.function not in changes:
-        return []
-    added = changes[call.function].added
-    return [(kind, text) for kind, text in call.entries if text in added[kind]]
 
 
 def _places(
     call: Computation, changes: _Changes, folder: str
 ) -> list[tuple[LockedFunction, Origin]]:
     """Returns the lines of a call, or that from which a cast of an operand is gone."""
-    candidates = [*call.makers, call]
+    candidates = [x for x in (*call.makers, call) if x.function in changes]
     places = []
     for candidate in candidates:
-        for kind, text in _added_entries(candidate, changes):
+        change = changes[candidate.function]
+        for kind, text in candidate.entries:
+            if text not in change.added[kind]:
+                continue
             # It takes what it took before: its operands are as they were.
-            replaced = map(_operands, changes[candidate.function].removed[kind])
+            replaced = map(_operands, change.removed[kind])
             if kind == CAST or _operands(text) in replaced:
                 places.append((candidate.function, candidate.line))
     if places:
         return places
-    place = (call.function, call.line)
+    places = [(call.function, call.line)]
     # What made an operand stands where the cast was.
     for candidate in candidates:
         for code, instruction in candidate.chain:
@@ -129,8 +124,8 @@ def _places(
             renamings = _renamings(code, instruction)
             if renamings:
                 return [(function, line_in(code, max(renamings)))]
-            place = (function, line_of_call(code, instruction))
-    return [place]
+            places = [(function, line_of_call(code, instruction))]
+    return places
 
 
 def _operands(text: str) -> str:

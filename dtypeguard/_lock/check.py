@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from .._leaves.table import columns
 from .causes import LockCause, find_causes
-from .compare import ChangedRow, FunctionChange, LeavesChange, differences
+from .compare import ChangedRow, FunctionChange, LeavesOfRow, function_changes, leaf_changes
 from .lock_file import LockError, read_lock
-from .step import TracedStep
+from .step import INPUTS, OUTPUTS, TracedStep
 
 
 class Locked(NamedTuple):
@@ -16,30 +16,38 @@ class Locked(NamedTuple):
     Attributes:
         step: the step as it is.
         path: the file.
-        functions: those that compute otherwise.
-        leaves: those of other types.
+        functions: how they compute otherwise, if they do.
+        inputs: those of other types.
+        outputs: those of other types.
     """
 
     step: TracedStep
     path: str
     functions: list[FunctionChange]
-    leaves: list[LeavesChange]
+    inputs: LeavesOfRow
+    outputs: LeavesOfRow
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether a type differs: a function may have moved all the same."""
+        has_changed = any(change.rows for change in self.functions)
+        return has_changed or bool(self.inputs or self.outputs)
 
     @property
     def holds(self) -> bool:
         """Whether nothing differs."""
-        return not (self.functions or self.leaves)
+        has_moved = any(change.has_moved for change in self.functions)
+        return not (self.has_changed or has_moved)
 
     def causes(self) -> list[LockCause]:
         """Returns what changed, line by line."""
-        return find_causes(self.functions, self.leaves, self.step)
+        return find_causes(self.functions, self.inputs, self.outputs, self.step)
 
     def report(self, update: str = "") -> str:
         """Returns what differs, cause by cause; ends with how to accept it."""
         causes = self.causes()
-        count = _count_of_causes(causes)
         name = self.step.lock.step
-        text = [f"{name} is not as locked in {self.path}: {count}."]
+        text = [f"{name} is not as locked in {self.path}: {_count_of_causes(causes)}."]
         explained = set()
         for cause in causes:
             text += _text_of_cause(cause)
@@ -57,10 +65,8 @@ class Locked(NamedTuple):
         if followers:
             names = ", ".join(followers)
             text.append(f"  and so: {names}")
-        following_rows = []
-        for change in self.leaves:
-            if change.row not in explained:
-                following_rows.append(change.row)
+        leaf_rows = [*self.inputs, *self.outputs]
+        following_rows = [row for row in leaf_rows if row not in explained]
         if following_rows:
             text.append("  and so:")
             text += _table_of_rows(following_rows)
@@ -85,35 +91,34 @@ def compared(step: TracedStep, path: str) -> Locked:
         LockError: if the file cannot be used, or is the lock of another step.
     """
     lock = read_lock(path)
-    functions, leaves = differences(lock, step)
-    # A step that computes the same may have another name.
-    has_changed = any(change.rows for change in functions)
-    differs = leaves or has_changed
+    locked = Locked(
+        step,
+        path,
+        functions=function_changes(lock.functions, step.lock.functions),
+        inputs=leaf_changes(lock, step, INPUTS),
+        outputs=leaf_changes(lock, step, OUTPUTS),
+    )
     name = step.lock.step
-    # Of another step every line would differ: the file is the mistake, not the step.
-    if lock.step != name and differs:
+    # A step that computes the same may have another name. Of another step every line would
+    # differ: the file is the mistake, not the step.
+    if lock.step != name and locked.has_changed:
         raise LockError(
             f"{path} is the lock of {lock.step}, and this is {name}. Name its own file, or "
             f"remove {path} if {lock.step} is gone."
         )
-    return Locked(step, path, functions, leaves)
+    return locked
 
 
 def _text_of_cause(cause: LockCause) -> list[str]:
     """Returns a cause in lines of text: where it is, its source, and what changed there."""
     file, name = cause.function or ("", "")
     # What is gone from a function has no line.
-    place = file
-    if cause.lines:
-        place = ", ".join(map(str, cause.lines))
-    head = name
-    if place:
-        head = f"{place}: {name}"
+    place = ", ".join(map(str, cause.lines)) or file
+    # A step without code has its name alone.
+    head = f"{place}: {name}".removeprefix(": ")
     text = [f"  {head}".rstrip()]
-    for line in cause.lines:
-        text.append(f"      {line.code}")
-    text += _table_of_rows(cause.changes)
-    return text
+    text += [f"      {line.code}" for line in cause.lines]
+    return text + _table_of_rows(cause.changes)
 
 
 def _table_of_rows(rows: Iterable[ChangedRow]) -> list[str]:
@@ -123,5 +128,4 @@ def _table_of_rows(rows: Iterable[ChangedRow]) -> list[str]:
         after = row.now or "no longer"
         types = f"locked: {before}   now: {after}"
         pairs.append((row.what, types))
-    lines = columns(pairs)
-    return [f"    {line}" for line in lines]
+    return [f"    {line}" for line in columns(pairs)]

@@ -12,7 +12,7 @@ from .computations import (
     LockedFunction,
     LockEntries,
 )
-from .step import TABLES, Lock, TracedStep, type_in
+from .step import Lock, TracedStep, type_in
 
 
 class ChangedRow(NamedTuple):
@@ -30,22 +30,22 @@ class ChangedRow(NamedTuple):
 
 
 class FunctionChange(NamedTuple):
-    """A function that computes otherwise.
+    """How a function computes otherwise, if it does.
 
     Attributes:
         function: the function.
         locked_function: the same in the lock, with another name or file if it has moved.
-        before: its entries in the lock.
-        rows: a row for each kind of entries.
+        rows: a row for each kind of entries that changed.
         added: the entries of a kind that are new, or of more calls.
+        unseen: those that are new.
         removed: the entries of a kind that are gone, or of fewer calls.
     """
 
     function: LockedFunction
     locked_function: LockedFunction
-    before: LockEntries
     rows: list[ChangedRow]
     added: dict[str, set[str]]
+    unseen: dict[str, set[str]]
     removed: dict[str, set[str]]
 
     @property
@@ -54,45 +54,18 @@ class FunctionChange(NamedTuple):
         return self.function != self.locked_function
 
 
-class LeavesChange(NamedTuple):
-    """Leaves that changed their type.
-
-    Attributes:
-        table: their table, `inputs`.
-        row: what changed.
-        values: of the leaves, by their numbers in the graph.
-    """
-
-    table: str
-    row: ChangedRow
-    values: set[int]
+# The leaves that changed their type, by their numbers in the graph.
+LeavesOfRow = dict[ChangedRow, set[int]]
+_Functions = Mapping[LockedFunction, LockEntries]
 
 
-def differences(
-    lock: Lock, step: TracedStep
-) -> tuple[list[FunctionChange], list[LeavesChange]]:
-    """Compares a lock with a step as it is: nothing differs if the lock holds.
+def function_changes(locked: _Functions, functions: _Functions) -> list[FunctionChange]:
+    """Compares the functions of a lock with those of a step as it is.
 
     A call more or less that computes as others of the function do is no difference. One
     that goes from one line of the lock to another is.
     """
-    leaves = []
-    for table in TABLES:
-        leaves += _changes_of_table(lock, step, table)
-    functions = _changes_of_functions(lock.functions, step.lock.functions)
-    return functions, leaves
-
-
-_Functions = Mapping[LockedFunction, LockEntries]
-
-
-def _changes_of_functions(
-    locked: _Functions, functions: _Functions
-) -> list[FunctionChange]:
-    """Returns the functions that compute otherwise, or that moved."""
-    missing = dict(locked)
-    for function in functions:
-        missing.pop(function, None)
+    missing = {name: locked[name] for name in locked if name not in functions}
     changes = []
     for function, entries in functions.items():
         locked_function = function
@@ -102,8 +75,7 @@ def _changes_of_functions(
         missing.pop(locked_function, None)
         before = locked.get(locked_function, LockEntries(Counter))
         change = _function_change(function, locked_function, before, entries)
-        if change.rows or change.has_moved:
-            changes.append(change)
+        changes.append(change)
     for function, before in missing.items():
         change = _function_change(function, function, before, LockEntries(Counter))
         changes.append(change)
@@ -135,9 +107,9 @@ def _function_change(
     change = FunctionChange(
         function,
         locked_function,
-        before,
         rows=[],
         added=collections.defaultdict(set),
+        unseen=collections.defaultdict(set),
         removed=collections.defaultdict(set),
     )
     # All kinds but the last are of the forward pass, or products and sums.
@@ -145,17 +117,19 @@ def _function_change(
     for kind in ENTRY_KINDS:
         calls_before = before[kind]
         calls = after[kind]
+        unseen = calls.keys() - calls_before
         # A difference of counters has no counts below 0: the entries of more calls alone.
         added = set(calls - calls_before)
         removed = set(calls_before - calls)
         if not (added and removed):  # a call more or less, maybe as others of the function
-            added = calls.keys() - calls_before
+            added = unseen
             removed = calls_before.keys() - calls
             # A backward pass in a type of the forward one is nothing new.
             if kind == MIRRORED and added | removed <= texts:
-                continue
+                break
         texts.update(calls_before, calls)
         change.added[kind] = added
+        change.unseen[kind] = unseen
         change.removed[kind] = removed
         # What changes in a backward pass follows from the forward one, if that changes.
         if change.rows and kind in BACKWARD_KINDS:
@@ -170,24 +144,23 @@ def _row_text(texts: Iterable[str]) -> str:
     return "; ".join(sorted(texts))
 
 
-def _changes_of_table(lock: Lock, step: TracedStep, table: str) -> list[LeavesChange]:
-    """Returns the leaves of a table that changed their type."""
+def leaf_changes(lock: Lock, step: TracedStep, table: str) -> LeavesOfRow:
+    """Compares the leaves of a table of a lock with those of a step as it is."""
     locked = lock.types[table]
     types = step.lock.types[table]
     lost = dict(locked)
-    values_of_row = collections.defaultdict(set)
+    leaves_of_row = collections.defaultdict(set)
     for leaf in step.leaves[table]:
         # New leaves are below no path of the lock.
         locked_path, before = type_in(locked, leaf)
         lost.pop(locked_path, None)
         path, after = type_in(types, leaf)
-        if before == after:
-            continue
-        # One of them may stand for leaves that are as they were.
-        longer_path = max(path, locked_path, key=len)
-        row = ChangedRow(f"{table} {longer_path}", before, after)
-        values_of_row[row].add(leaf.value)
+        if before != after:
+            # One of them may stand for leaves that are as they were.
+            longer_path = max(path, locked_path, key=len)
+            row = ChangedRow(f"{table} {longer_path}", before, after)
+            leaves_of_row[row].add(leaf.value)
     for path, before in lost.items():
         row = ChangedRow(f"{table} {path}", before, "")
-        values_of_row[row] = set()
-    return [LeavesChange(table, *item) for item in values_of_row.items()]
+        leaves_of_row[row] = set()
+    return leaves_of_row

@@ -1,6 +1,6 @@
 """A step beside the lock in a file: what changed, cause by cause, as text and JSON."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from .._leaves.table import columns
@@ -8,6 +8,9 @@ from .causes import LockCause, find_causes
 from .compare import ChangedRow, FunctionChange, LeavesOfRow, function_changes, leaf_changes
 from .lock_file import LockError, read_lock
 from .step import INPUTS, OUTPUTS, TracedStep
+
+# What only moved has no cause, and is a difference all the same: the file is stale.
+_COUNTS = {0: "functions moved", 1: "1 cause"}
 
 
 class Locked(NamedTuple):
@@ -28,16 +31,27 @@ class Locked(NamedTuple):
     outputs: LeavesOfRow
 
     @property
-    def has_changed(self) -> bool:
-        """Whether a type differs: a function may have moved all the same."""
-        has_changed = any(change.rows for change in self.functions)
-        return has_changed or bool(self.inputs or self.outputs)
+    def leaf_rows(self) -> list[ChangedRow]:
+        """The rows of inputs and outputs."""
+        return [*self.inputs, *self.outputs]
+
+    @property
+    def rows(self) -> list[ChangedRow]:
+        """All rows."""
+        rows = self.leaf_rows
+        for change in self.functions:
+            rows += change.rows
+        return rows
+
+    @property
+    def moved(self) -> list[FunctionChange]:
+        """The functions with another name or file."""
+        return [x for x in self.functions if x.function != x.locked_function]
 
     @property
     def holds(self) -> bool:
         """Whether nothing differs."""
-        has_moved = any(change.has_moved for change in self.functions)
-        return not (self.has_changed or has_moved)
+        return not self.rows + self.moved
 
     def causes(self) -> list[LockCause]:
         """Returns what changed, line by line."""
@@ -47,41 +61,28 @@ class Locked(NamedTuple):
         """Returns what differs, cause by cause; ends with how to accept it."""
         causes = self.causes()
         name = self.step.lock.step
-        text = [f"{name} is not as locked in {self.path}: {_count_of_causes(causes)}."]
+        count = _COUNTS.get(len(causes), f"{len(causes)} causes")
+        text = [f"{name} is not as locked in {self.path}: {count}."]
         explained = set()
         for cause in causes:
             text += _text_of_cause(cause)
             explained.add(cause.function)
             explained.update(cause.changes)
-        followers = []
-        for change in self.functions:
-            if change.has_moved:
-                before = ":".join(change.locked_function)
-                after = ":".join(change.function)
-                text.append(f"  {before} moved to {after}")
-            if change.rows and change.function not in explained:
-                _, name = change.function
-                followers.append(name)
-        if followers:
-            names = ", ".join(followers)
-            text.append(f"  and so: {names}")
-        leaf_rows = [*self.inputs, *self.outputs]
-        following_rows = [row for row in leaf_rows if row not in explained]
+        for change in self.moved:
+            before = ":".join(change.locked_function)
+            after = ":".join(change.function)
+            text.append(f"  {before} moved to {after}")
+        followers = [change.function for change in self.functions if change.rows]
+        names = [function[1] for function in followers if function not in explained]
+        if names:
+            text.append("  and so: " + ", ".join(names))
+        following_rows = [row for row in self.leaf_rows if row not in explained]
         if following_rows:
             text.append("  and so:")
             text += _table_of_rows(following_rows)
         if update:
             text.append(f"If it should be so: {update}")
         return "\n".join(text)
-
-
-def _count_of_causes(causes: Sequence[LockCause]) -> str:
-    if len(causes) == 1:
-        return "1 cause"
-    if causes:
-        return f"{len(causes)} causes"
-    # What only moved has no cause, and is a difference all the same: the file is stale.
-    return "functions moved"
 
 
 def compared(step: TracedStep, path: str) -> Locked:
@@ -101,7 +102,7 @@ def compared(step: TracedStep, path: str) -> Locked:
     name = step.lock.step
     # A step that computes the same may have another name. Of another step every line would
     # differ: the file is the mistake, not the step.
-    if lock.step != name and locked.has_changed:
+    if lock.step != name and locked.rows:
         raise LockError(
             f"{path} is the lock of {lock.step}, and this is {name}. Name its own file, or "
             f"remove {path} if {lock.step} is gone."

@@ -48,11 +48,6 @@ class FunctionChange(NamedTuple):
     unseen: dict[str, set[str]]
     removed: dict[str, set[str]]
 
-    @property
-    def has_moved(self) -> bool:
-        """Whether its name or its file is another one."""
-        return self.function != self.locked_function
-
 
 # The leaves that changed their type, by their numbers in the graph.
 LeavesOfRow = dict[ChangedRow, set[int]]
@@ -134,7 +129,7 @@ def _function_change(
         # What changes in a backward pass follows from the forward one, if that changes.
         if change.rows and kind in BACKWARD_KINDS:
             continue
-        if added or removed:
+        if added | removed:
             row = ChangedRow(kind, _row_text(removed), _row_text(added))
             change.rows.append(row)
     return change

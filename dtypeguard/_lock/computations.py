@@ -77,27 +77,26 @@ class Computation:
         name = eqn.primitive.name
         operands = [var.aval for var in eqn.invars]
         results = [var.aval for var in eqn.outvars]
-        matters = any(map(_type_matters, results))
+        names = _type_names(results)
+        matters = not names <= _UNCOUNTED
         if name in PRODUCTS and not is_of_optimizer:
             self._add_product(eqn)
         elif name in SUMS and not is_of_optimizer and matters:
-            self._sums |= _type_names(results)
+            self._sums |= names
         elif name == "convert_element_type":
             self._casts = True
         elif matters and not moves(eqn, operands, results):
             self._computes = True
 
     def _add_product(self, eqn: JaxEquation) -> None:
-        first_operand, second_operand, *_ = eqn.invars
-        first = _type_name(first_operand.aval)
-        second = _type_name(second_operand.aval)
+        operands = [_type_name(var.aval) for var in eqn.invars[:2]]
         result = _type_name(eqn.outvars[0].aval)
-        text = f"{first} @ {second} -> {result}"
+        text = " @ ".join(operands) + f" -> {result}"
         precision = precision_of_product(eqn)
         if precision:
             text += f", precision {precision}"
         self._products.add(text)
-        self._product_operands |= {first, second}
+        self._product_operands.update(operands)
         self._product_results.add(result)
 
     @property
@@ -121,10 +120,7 @@ class Computation:
 
     def _kind_of_flow(self, takes: set[str], gives: set[str]) -> str | None:
         """Returns what it does beside products; None if there is nothing to tell."""
-        if not gives:
-            return None
-        avals = [*self.takes.values(), *self.gives.values()]
-        if not any(map(_type_matters, avals)):
+        if not gives or takes | gives <= _UNCOUNTED:
             return None
         if self.is_backward and not takes:
             return None
@@ -134,11 +130,8 @@ class Computation:
             return None
         if self._computes or self._products or not self._casts or len(takes) > 1:
             return OTHER
-        # A cast of a constant tells nothing.
-        if not takes:
-            return None
-        # Nor does one to the dtype of its operand.
-        if takes == gives:
+        # A cast of a constant tells nothing, nor does one to the dtype of its operand.
+        if takes in (set(), gives):
             return None
         return CAST
 
@@ -254,15 +247,6 @@ def line_in(code: CodeType, line: int) -> Origin:
     return origin_at(code.co_filename, line, function_name(code))
 
 
-def _type_matters(aval: Aval) -> bool:
-    """Returns whether the type of a value matters: a float, or an integer for one."""
-    family = kind(getattr(aval, "dtype", None))
-    # Longer integers count or index, in whatever dtype; in short ones a model is quantized.
-    if family == "int":
-        return aval.dtype.itemsize < 4
-    return family in ("float", "complex")
-
-
 def type_text(aval: Aval) -> str:
     """Returns the type of a leaf: `bfloat16`, or `weak float32`."""
     name = str(aval.dtype)
@@ -275,15 +259,21 @@ def type_text(aval: Aval) -> str:
 _WITHOUT_FLAG = {"weak float64": "weak float32", "weak complex128": "weak complex64"}
 
 
+# The names of types that do not matter.
+_UNCOUNTED = {"", "bool", "int", "key"}
+
+
 def _type_name(aval: Aval) -> str:
     """Returns the type of a value. What the x64 flag alone changes looks the same."""
     # Whichever generator a key is for, it is no matter of precision.
     if is_key(aval):
         return "key"
-    if not _type_matters(aval):
-        dtype = getattr(aval, "dtype", None)
-        # What has no dtype, such as a token, has no name.
-        return kind(dtype) or ""
+    dtype = getattr(aval, "dtype", None)
+    # What has no dtype, such as a token, has no name.
+    family = kind(dtype) or ""
+    # Longer integers count or index, in whatever dtype; in short ones a model is quantized.
+    if family in _UNCOUNTED and not (family == "int" and dtype.itemsize < 4):
+        return family
     text = type_text(aval)
     return _WITHOUT_FLAG.get(text, text)
 
@@ -295,10 +285,5 @@ def one_text(names: Iterable[str]) -> str:
 
 def _type_names(avals: Collection[Aval]) -> set[str]:
     """Returns the types of values: those that count, if any does."""
-    counted = [aval for aval in avals if _type_matters(aval)]
-    if not counted:
-        counted = avals
-    names = set(map(_type_name, counted))
-    # Some have no name.
-    names.discard("")
-    return names
+    names = set(map(_type_name, avals))
+    return names - _UNCOUNTED or names - {""}

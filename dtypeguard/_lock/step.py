@@ -166,12 +166,9 @@ def _nodes_of(path: str) -> tuple[str, ...]:
     if _RESULT.match(path):
         index, *keys = keys
         first += index
-    names = [first]
     # Layers are alike: how many there are is no matter of types.
-    for key in keys:
-        folded_key = _NUMBER.sub("*", key)
-        names.append(folded_key)
-    return tuple(itertools.accumulate(names))
+    folded_keys = [_NUMBER.sub("*", key) for key in keys]
+    return tuple(itertools.accumulate([first, *folded_keys]))
 
 
 def _types_by_path(leaves: Sequence[TypedLeaf]) -> dict[str, str]:
@@ -182,19 +179,14 @@ def _types_by_path(leaves: Sequence[TypedLeaf]) -> dict[str, str]:
             names_below[node].add(leaf.name)
     names_of_path = collections.defaultdict(set)
     for leaf in leaves:
-        path = leaf.nodes[-1]
-        for node in leaf.nodes:
-            if len(names_below[node]) == 1:
-                path = node
-                break
+        uniform = [node for node in leaf.nodes if len(names_below[node]) == 1]
+        path = min(uniform, key=len, default=leaf.nodes[-1])
         names_of_path[path].add(leaf.name)
     return {path: one_text(names) for path, names in names_of_path.items()}
 
 
 def type_in(types: Mapping[str, str], leaf: TypedLeaf) -> tuple[str, str]:
     """Returns the path that stands for a leaf in a table, and its type; "" if none does."""
-    covering = ""
-    for node in leaf.nodes:
-        if node in types:
-            covering = node
-    return covering, types.get(covering, "")
+    covering = types.keys() & set(leaf.nodes)
+    path = max(covering, key=len, default="")
+    return path, types.get(path, "")

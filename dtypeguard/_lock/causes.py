@@ -2,15 +2,13 @@
 
 import ast
 import collections
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from types import CodeType
-from typing import NamedTuple
 
 from .._source.origin import Origin
 from .._source.syntax import expression, renamings_before
-from .compare import ChangedRow, FunctionChange, LeavesOfRow
+from .compare import FunctionChange
 from .computations import (
-    CAST,
     Computation,
     LockedFunction,
     line_in,
@@ -19,70 +17,18 @@ from .computations import (
 )
 from .step import TracedStep
 
-_Changes = Mapping[LockedFunction, FunctionChange]
+ChangeOfFunction = Mapping[LockedFunction, FunctionChange]
 
 
-class LockCause(NamedTuple):
-    """A line that changed, or an input.
-
-    Attributes:
-        lines: several that the lock does not tell apart.
-        function: the function that changed; None of an input.
-        changes: what changed.
-    """
-
-    lines: Sequence[Origin]
-    function: LockedFunction | None
-    changes: Sequence[ChangedRow]  # a key of the JSON
-
-
-def find_causes(
-    functions: Iterable[FunctionChange],
-    inputs: LeavesOfRow,
-    outputs: LeavesOfRow,
-    step: TracedStep,
-) -> list[LockCause]:
-    """Finds the lines behind differences, but for functions that only moved."""
-    changes = {change.function: change for change in functions}
-    rows_of_line = collections.defaultdict(list)
-    odd_values = set()
-    for row, values in inputs.items():
-        # A new input had no type that could change.
-        if not row.locked:
-            continue
-        odd_values |= values
-        # An input has no line of its own: it stands at the first that takes it.
-        users = [call for call in step.computations if values & call.takes.keys()]
-        for user in users[:1]:
-            rows_of_line[user.line].append(row)
-    lines_of_function = _blamed_lines(changes, odd_values, step)
-    causes = []
-    for function, lines in lines_of_function.items():
-        cause = LockCause(list(lines), function, changes[function].rows)
-        causes.append(cause)
-    causes += [LockCause([line], None, rows) for line, rows in rows_of_line.items()]
-    if not (causes or odd_values):
-        # They only compute less, and what is gone has no line.
-        for function, change in changes.items():
-            if change.rows:
-                causes.append(LockCause([], function, change.rows))
-    rows = [*inputs, *outputs]
-    # All functions compute as locked, so the step returns another of their values.
-    if rows and not causes:
-        file, _, name = step.lock.step.rpartition(":")
-        causes = [LockCause([], (file, name), rows)]
-    return causes
-
-
-def _blamed_lines(
-    changes: _Changes, odd_values: set[int], step: TracedStep
+def blamed_lines(
+    changes: ChangeOfFunction, odd_values: set[int], step: TracedStep
 ) -> dict[LockedFunction, dict[Origin, None]]:
     """Returns the lines that changed, by the function whose types they changed."""
     # A change of type goes on to all that is made of a value. So a cause is a call that
     # computes otherwise, and takes nothing that is made of another cause.
     blamed = collections.defaultdict(dict)
     # The calls are in the order of the program.
-    for call in step.computations:
+    for call in step.calls:
         if odd_values.isdisjoint(call.takes):
             if not any(
                 text in changes[call.function].unseen[kind] for kind, text in call.entries
@@ -98,20 +44,15 @@ def _blamed_lines(
 
 
 def _places(
-    call: Computation, changes: _Changes, folder: str
+    call: Computation, changes: ChangeOfFunction, folder: str
 ) -> list[tuple[LockedFunction, Origin]]:
     """Returns the lines of a call, or that from which a cast of an operand is gone."""
     candidates = [x for x in (*call.makers, call) if x.function in changes]
     places = []
     for candidate in candidates:
-        change = changes[candidate.function]
-        for kind, text in candidate.entries:
-            if text not in change.added[kind]:
-                continue
-            # It takes what it took before: its operands are as they were.
-            replaced = map(_operands, change.removed[kind])
-            if kind == CAST or _operands(text) in replaced:
-                places.append((candidate.function, candidate.line))
+        replacing = changes[candidate.function].replacing
+        if any(text in replacing[kind] for kind, text in candidate.entries):
+            places.append((candidate.function, candidate.line))
     if places:
         return places
     places = [(call.function, call.line)]
@@ -119,19 +60,13 @@ def _places(
     for candidate in candidates:
         for code, instruction in candidate.chain:
             function = locked_function(code, folder)
-            if function not in changes or not changes[function].removed[CAST]:
+            if function not in changes or not changes[function].lost_cast:
                 continue
             renamings = _renamings(code, instruction)
             if renamings:
                 return [(function, line_in(code, max(renamings)))]
             places = [(function, line_of_call(code, instruction))]
     return places
-
-
-def _operands(text: str) -> str:
-    """Returns the types of the operands of an entry."""
-    operands, _, _ = text.partition(" -> ")
-    return operands
 
 
 def _renamings(code: CodeType, instruction: int) -> list[int]:

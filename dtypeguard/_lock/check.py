@@ -1,13 +1,31 @@
 """A step beside the lock in a file: what changed, cause by cause, as text and JSON."""
 
-from collections.abc import Iterable
+import collections
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .._leaves.table import columns
-from .causes import LockCause, find_causes
+from .._source.origin import Origin
+from .causes import blamed_lines
 from .compare import ChangedRow, FunctionChange, LeavesOfRow, function_changes, leaf_changes
+from .computations import LockedFunction
 from .lock_file import LockError, read_lock
 from .step import INPUTS, OUTPUTS, TracedStep
+
+
+class LockCause(NamedTuple):
+    """A line that changed, or an input.
+
+    Attributes:
+        lines: several that the lock does not tell apart.
+        function: the function that changed; None of an input.
+        changes: what changed.
+    """
+
+    lines: Sequence[Origin]
+    function: LockedFunction | None
+    changes: Sequence[ChangedRow]  # a key of the JSON
+
 
 # What only moved has no cause, and is a difference all the same: the file is stale.
 _COUNTS = {0: "functions moved", 1: "1 cause"}
@@ -54,8 +72,34 @@ class Locked(NamedTuple):
         return not self.rows + self.moved
 
     def causes(self) -> list[LockCause]:
-        """Returns what changed, line by line."""
-        return find_causes(self.functions, self.inputs, self.outputs, self.step)
+        """Returns the lines behind what changed, but for functions that only moved."""
+        changes = {change.function: change for change in self.functions}
+        rows_of_line = collections.defaultdict(list)
+        odd_values = set()
+        for row, values in self.inputs.items():
+            # A new input had no type that could change.
+            if not row.locked:
+                continue
+            odd_values |= values
+            # An input has no line of its own: it stands at the first that takes it.
+            users = [call for call in self.step.calls if values & call.takes.keys()]
+            for user in users[:1]:
+                rows_of_line[user.line].append(row)
+        lines_of_function = blamed_lines(changes, odd_values, self.step)
+        causes = []
+        for function, lines in lines_of_function.items():
+            cause = LockCause(list(lines), function, changes[function].rows)
+            causes.append(cause)
+        causes += [LockCause([line], None, rows) for line, rows in rows_of_line.items()]
+        if not causes:
+            # They only compute less, and what is gone has no line.
+            causes = [LockCause([], x.function, x.rows) for x in self.functions if x.rows]
+        rows = self.leaf_rows
+        # All functions compute as locked, so the step returns another of their values.
+        if rows and not causes:
+            file, _, name = self.step.lock.step.rpartition(":")
+            causes = [LockCause([], (file, name), rows)]
+        return causes
 
     def report(self, update: str = "") -> str:
         """Returns what differs, cause by cause; ends with how to accept it."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from .computations import (
     BACKWARD_KINDS,
+    CAST,
     ENTRY_KINDS,
     MIRRORED,
     LockedFunction,
@@ -36,17 +37,21 @@ class FunctionChange(NamedTuple):
         function: the function.
         locked_function: the same in the lock, with another name or file if it has moved.
         rows: a row for each kind of entries that changed.
-        added: the entries of a kind that are new, or of more calls.
-        unseen: those that are new.
-        removed: the entries of a kind that are gone, or of fewer calls.
+        unseen: the entries of a kind that are new.
+        replacing: those that are new, or of more calls, and by themselves: casts, and
+            entries that take what one that is gone took.
     """
 
     function: LockedFunction
     locked_function: LockedFunction
     rows: list[ChangedRow]
-    added: dict[str, set[str]]
     unseen: dict[str, set[str]]
-    removed: dict[str, set[str]]
+    replacing: dict[str, set[str]]
+
+    @property
+    def lost_cast(self) -> bool:
+        """Whether it has a cast less."""
+        return any(row.what == CAST and row.locked for row in self.rows)
 
 
 # The leaves that changed their type, by their numbers in the graph.
@@ -82,14 +87,12 @@ def _function_before(
 ) -> LockedFunction:
     """Returns the missing function with the same name, or with the same entries."""
     # The name counts first: a function that moves to another file often changes as well.
-    for candidate in missing:
-        if candidate[1] == function[1]:
-            return candidate
-    for candidate, before in missing.items():
-        change = _function_change(function, candidate, before, entries)
+    candidates = [name for name in missing if name[1] == function[1]]
+    for name, before in missing.items():
+        change = _function_change(function, name, before, entries)
         if not change.rows:
-            return candidate
-    return function
+            candidates.append(name)
+    return [*candidates, function][0]
 
 
 def _function_change(
@@ -103,9 +106,8 @@ def _function_change(
         function,
         locked_function,
         rows=[],
-        added=collections.defaultdict(set),
         unseen=collections.defaultdict(set),
-        removed=collections.defaultdict(set),
+        replacing=collections.defaultdict(set),
     )
     # All kinds but the last are of the forward pass, or products and sums.
     texts = set()
@@ -123,9 +125,11 @@ def _function_change(
             if kind == MIRRORED and added | removed <= texts:
                 break
         texts.update(calls_before, calls)
-        change.added[kind] = added
         change.unseen[kind] = unseen
-        change.removed[kind] = removed
+        replaced = set(map(_operands, removed))
+        for text in added:
+            if kind == CAST or _operands(text) in replaced:
+                change.replacing[kind].add(text)
         # What changes in a backward pass follows from the forward one, if that changes.
         if change.rows and kind in BACKWARD_KINDS:
             continue
@@ -133,6 +137,12 @@ def _function_change(
             row = ChangedRow(kind, _row_text(removed), _row_text(added))
             change.rows.append(row)
     return change
+
+
+def _operands(text: str) -> str:
+    """Returns the types of the operands of an entry: a file has its text alone."""
+    operands, _, _ = text.partition(" -> ")
+    return operands
 
 
 def _row_text(texts: Iterable[str]) -> str:

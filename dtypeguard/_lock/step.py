@@ -71,13 +71,13 @@ class TracedStep(NamedTuple):
 
     Attributes:
         lock: its lock.
-        computations: its calls, in order.
+        calls: what they compute, in order.
         leaves: its leaves by the tables of the lock.
         folder: that of the lock.
     """
 
     lock: Lock
-    computations: list[Computation]
+    calls: list[Computation]
     leaves: dict[str, list[TypedLeaf]]
     folder: str
 

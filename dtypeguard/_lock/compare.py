@@ -37,6 +37,7 @@ class FunctionChange(NamedTuple):
         function: the function.
         locked_function: the same in the lock, with another name or file if it has moved.
         rows: a row for each kind of entries that changed.
+        lost_cast: whether it has a cast less.
         unseen: the entries of a kind that are new.
         replacing: those that are new, or of more calls, and by themselves: casts, and
             entries that take what one that is gone took.
@@ -45,13 +46,9 @@ class FunctionChange(NamedTuple):
     function: LockedFunction
     locked_function: LockedFunction
     rows: list[ChangedRow]
+    lost_cast: bool
     unseen: dict[str, set[str]]
     replacing: dict[str, set[str]]
-
-    @property
-    def lost_cast(self) -> bool:
-        """Whether it has a cast less."""
-        return any(row.what == CAST and row.locked for row in self.rows)
 
 
 # The leaves that changed their type, by their numbers in the graph.
@@ -88,10 +85,11 @@ def _function_before(
     """Returns the missing function with the same name, or with the same entries."""
     # The name counts first: a function that moves to another file often changes as well.
     candidates = [name for name in missing if name[1] == function[1]]
-    for name, before in missing.items():
-        change = _function_change(function, name, before, entries)
-        if not change.rows:
-            candidates.append(name)
+    candidates += [
+        name
+        for name, before in missing.items()
+        if not _function_change(function, name, before, entries).rows
+    ]
     return [*candidates, function][0]
 
 
@@ -106,6 +104,7 @@ def _function_change(
         function,
         locked_function,
         rows=[],
+        lost_cast=bool(before[CAST] - after[CAST]),
         unseen=collections.defaultdict(set),
         replacing=collections.defaultdict(set),
     )
@@ -127,9 +126,9 @@ def _function_change(
         texts.update(calls_before, calls)
         change.unseen[kind] = unseen
         replaced = set(map(_operands, removed))
-        for text in added:
-            if kind == CAST or _operands(text) in replaced:
-                change.replacing[kind].add(text)
+        change.replacing[kind] = {
+            text for text in added if kind == CAST or _operands(text) in replaced
+        }
         # What changes in a backward pass follows from the forward one, if that changes.
         if change.rows and kind in BACKWARD_KINDS:
             continue

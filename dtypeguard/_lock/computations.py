@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 from types import CodeType
 
 from .._autocast.decide import SUMS, precision_of_product
-from .._leaves.dtypes import is_weak, kind
+from .._leaves.dtypes import is_weak
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, Equation as JaxEquation
 from .._numbers.primitives import is_key, moves
@@ -255,12 +255,20 @@ def type_text(aval: Aval) -> str:
     return name
 
 
+# The names of dtypes that do not matter, or that nothing has, such as a token. Longer
+# integers count or index, in whatever dtype; in short ones a model is quantized.
+_UNCOUNTED_DTYPES = {
+    "bool": "bool",
+    "int32": "int",
+    "int64": "int",
+    "uint32": "int",
+    "uint64": "int",
+    "float0": "",
+    "": "",
+}
+_UNCOUNTED = {*_UNCOUNTED_DTYPES.values(), "key"}
 # A Python number is a weak float64 with the flag, and a weak float32 without.
 _WITHOUT_FLAG = {"weak float64": "weak float32", "weak complex128": "weak complex64"}
-
-
-# The names of types that do not matter.
-_UNCOUNTED = {"", "bool", "int", "key"}
 
 
 def _type_name(aval: Aval) -> str:
@@ -268,12 +276,9 @@ def _type_name(aval: Aval) -> str:
     # Whichever generator a key is for, it is no matter of precision.
     if is_key(aval):
         return "key"
-    dtype = getattr(aval, "dtype", None)
-    # What has no dtype, such as a token, has no name.
-    family = kind(dtype) or ""
-    # Longer integers count or index, in whatever dtype; in short ones a model is quantized.
-    if family in _UNCOUNTED and not (family == "int" and dtype.itemsize < 4):
-        return family
+    dtype = str(getattr(aval, "dtype", ""))
+    if dtype in _UNCOUNTED_DTYPES:
+        return _UNCOUNTED_DTYPES[dtype]
     text = type_text(aval)
     return _WITHOUT_FLAG.get(text, text)
 

@@ -2,12 +2,11 @@
 
 import ast
 import collections
-from collections.abc import Mapping
 from types import CodeType
 
 from .._source.origin import Origin
 from .._source.syntax import expression, renamings_before
-from .compare import FunctionChange
+from .compare import FunctionChanges
 from .computations import (
     Computation,
     LockedFunction,
@@ -17,11 +16,9 @@ from .computations import (
 )
 from .step import TracedStep
 
-ChangeOfFunction = Mapping[LockedFunction, FunctionChange]
-
 
 def blamed_lines(
-    changes: ChangeOfFunction, odd_values: set[int], step: TracedStep
+    changes: FunctionChanges, odd_values: set[int], step: TracedStep
 ) -> dict[LockedFunction, dict[Origin, None]]:
     """Returns the lines that changed, by the function whose types they changed."""
     # A change of type goes on to all that is made of a value. So a cause is a call that
@@ -44,7 +41,7 @@ def blamed_lines(
 
 
 def _places(
-    call: Computation, changes: ChangeOfFunction, folder: str
+    call: Computation, changes: FunctionChanges, folder: str
 ) -> list[tuple[LockedFunction, Origin]]:
     """Returns the lines of a call, or that from which a cast of an operand is gone."""
     candidates = [x for x in (*call.makers, call) if x.function in changes]

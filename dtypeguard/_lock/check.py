@@ -7,7 +7,13 @@ from typing import NamedTuple
 from .._leaves.table import columns
 from .._source.origin import Origin
 from .causes import blamed_lines
-from .compare import ChangedRow, FunctionChange, LeavesOfRow, function_changes, leaf_changes
+from .compare import (
+    ChangedRow,
+    FunctionChanges,
+    LeavesOfRow,
+    function_changes,
+    leaf_changes,
+)
 from .computations import LockedFunction
 from .lock_file import LockError, read_lock
 from .step import INPUTS, OUTPUTS, TracedStep
@@ -44,7 +50,7 @@ class Locked(NamedTuple):
 
     step: TracedStep
     path: str
-    functions: list[FunctionChange]
+    functions: FunctionChanges
     inputs: LeavesOfRow
     outputs: LeavesOfRow
 
@@ -57,23 +63,28 @@ class Locked(NamedTuple):
     def rows(self) -> list[ChangedRow]:
         """All rows."""
         rows = self.leaf_rows
-        for change in self.functions:
+        for change in self.functions.values():
             rows += change.rows
         return rows
 
     @property
-    def moved(self) -> list[FunctionChange]:
-        """The functions with another name or file."""
-        return [x for x in self.functions if x.function != x.locked_function]
+    def moved(self) -> list[str]:
+        """The functions with another name or file, as they are reported."""
+        moved = []
+        for function, change in self.functions.items():
+            if function != change.locked_function:
+                before = ":".join(change.locked_function)
+                after = ":".join(function)
+                moved.append(f"  {before} moved to {after}")
+        return moved
 
     @property
     def holds(self) -> bool:
         """Whether nothing differs."""
-        return not self.rows + self.moved
+        return not (self.rows or self.moved)
 
     def causes(self) -> list[LockCause]:
         """Returns the lines behind what changed, but for functions that only moved."""
-        changes = {change.function: change for change in self.functions}
         rows_of_line = collections.defaultdict(list)
         odd_values = set()
         for row, values in self.inputs.items():
@@ -85,15 +96,17 @@ class Locked(NamedTuple):
             users = [call for call in self.step.calls if values & call.takes.keys()]
             for user in users[:1]:
                 rows_of_line[user.line].append(row)
-        lines_of_function = blamed_lines(changes, odd_values, self.step)
+        lines_of_function = blamed_lines(self.functions, odd_values, self.step)
         causes = []
         for function, lines in lines_of_function.items():
-            cause = LockCause(list(lines), function, changes[function].rows)
-            causes.append(cause)
+            rows = self.functions[function].rows
+            causes.append(LockCause(list(lines), function, rows))
         causes += [LockCause([line], None, rows) for line, rows in rows_of_line.items()]
         if not causes:
             # They only compute less, and what is gone has no line.
-            causes = [LockCause([], x.function, x.rows) for x in self.functions if x.rows]
+            for function, change in self.functions.items():
+                if change.rows:
+                    causes.append(LockCause([], function, change.rows))
         rows = self.leaf_rows
         # All functions compute as locked, so the step returns another of their values.
         if rows and not causes:
@@ -112,14 +125,12 @@ class Locked(NamedTuple):
             text += _text_of_cause(cause)
             explained.add(cause.function)
             explained.update(cause.changes)
-        for change in self.moved:
-            before = ":".join(change.locked_function)
-            after = ":".join(change.function)
-            text.append(f"  {before} moved to {after}")
-        followers = [change.function for change in self.functions if change.rows]
-        names = [function[1] for function in followers if function not in explained]
-        if names:
-            text.append("  and so: " + ", ".join(names))
+        text += self.moved
+        changed = [name for name, change in self.functions.items() if change.rows]
+        followers = [name for file, name in changed if (file, name) not in explained]
+        if followers:
+            names = ", ".join(followers)
+            text.append(f"  and so: {names}")
         following_rows = [row for row in self.leaf_rows if row not in explained]
         if following_rows:
             text.append("  and so:")

@@ -34,8 +34,7 @@ class FunctionChange(NamedTuple):
     """How a function computes otherwise, if it does.
 
     Attributes:
-        function: the function.
-        locked_function: the same in the lock, with another name or file if it has moved.
+        locked_function: the function in the lock, maybe with another name or file.
         rows: a row for each kind of entries that changed.
         lost_cast: whether it has a cast less.
         unseen: the entries of a kind that are new.
@@ -43,7 +42,6 @@ class FunctionChange(NamedTuple):
             entries that take what one that is gone took.
     """
 
-    function: LockedFunction
     locked_function: LockedFunction
     rows: list[ChangedRow]
     lost_cast: bool
@@ -51,19 +49,21 @@ class FunctionChange(NamedTuple):
     replacing: dict[str, set[str]]
 
 
+# By function, as the step has it.
+FunctionChanges = dict[LockedFunction, FunctionChange]
 # The leaves that changed their type, by their numbers in the graph.
 LeavesOfRow = dict[ChangedRow, set[int]]
 _Functions = Mapping[LockedFunction, LockEntries]
 
 
-def function_changes(locked: _Functions, functions: _Functions) -> list[FunctionChange]:
+def function_changes(locked: _Functions, functions: _Functions) -> FunctionChanges:
     """Compares the functions of a lock with those of a step as it is.
 
     A call more or less that computes as others of the function do is no difference. One
     that goes from one line of the lock to another is.
     """
     missing = {name: locked[name] for name in locked if name not in functions}
-    changes = []
+    changes = {}
     for function, entries in functions.items():
         locked_function = function
         if function not in locked:
@@ -71,11 +71,9 @@ def function_changes(locked: _Functions, functions: _Functions) -> list[Function
         # A function has moved to one place only.
         missing.pop(locked_function, None)
         before = locked.get(locked_function, LockEntries(Counter))
-        change = _function_change(function, locked_function, before, entries)
-        changes.append(change)
+        changes[function] = _function_change(locked_function, before, entries)
     for function, before in missing.items():
-        change = _function_change(function, function, before, LockEntries(Counter))
-        changes.append(change)
+        changes[function] = _function_change(function, before, LockEntries(Counter))
     return changes
 
 
@@ -88,20 +86,16 @@ def _function_before(
     candidates += [
         name
         for name, before in missing.items()
-        if not _function_change(function, name, before, entries).rows
+        if not _function_change(name, before, entries).rows
     ]
     return [*candidates, function][0]
 
 
 def _function_change(
-    function: LockedFunction,
-    locked_function: LockedFunction,
-    before: LockEntries,
-    after: LockEntries,
+    locked_function: LockedFunction, before: LockEntries, after: LockEntries
 ) -> FunctionChange:
     """Returns the entries of more calls, and those of fewer, where they matter."""
     change = FunctionChange(
-        function,
         locked_function,
         rows=[],
         lost_cast=bool(before[CAST] - after[CAST]),

@@ -63,7 +63,7 @@ class Computation:
         self.chain = chain
         self.is_backward = is_backward
         self.takes: dict[int, Aval] = {}
-        self.makers: list[Computation] = []
+        self.makers: dict[Computation, None] = {}
         self.gives: dict[int, Aval] = {}
         self._products = set()
         self._product_operands = set()
@@ -162,9 +162,7 @@ def computations(graph: Graph, homes: set[str], folder: str) -> list[Computation
     for value, equation in graph.made_by.items():
         stack = equation.stack
         chain, is_of_optimizer = _own_calls(stack, homes)
-        if not chain:
-            continue
-        if equation.primitive in _ADDED_BY_JAX:
+        if not chain or equation.primitive in _ADDED_BY_JAX:
             continue
         is_backward = Written(stack).is_backward
         key = (chain, is_backward)
@@ -200,23 +198,24 @@ def _connect(graph: Graph, maker_of: dict[int, Computation]) -> None:
     """Notes the values that go from one call to another, or out of the program."""
     nowhere = ("", "")
     outside = Computation(nowhere, (), is_backward=False)
-    uses = [(outside, value) for value in graph.outputs]
+    uses = [(outside, graph.outputs)]
     for result, equation in graph.made_by.items():
         user = maker_of.get(result, outside)
-        uses += [(user, value) for value in equation.inputs]
-    for user, value in uses:
-        for source in graph.origins(value):
-            maker = maker_of.get(source, outside)
-            # Its own, or what it keeps for its derivative.
-            if user.chain == maker.chain:
-                continue
-            maker.gives[source] = graph.avals[source]
-            aval = graph.avals[value]
-            # A Python number takes the type of what it meets, and tells nothing.
-            if source in graph.constants and not aval.shape:
-                continue
-            user.takes[source] = aval
-            user.makers.append(maker)
+        uses.append((user, equation.inputs))
+    for user, values in uses:
+        for value in values:
+            for source in graph.origins(value):
+                maker = maker_of.get(source, outside)
+                # Its own, or what it keeps for its derivative.
+                if user.chain == maker.chain:
+                    continue
+                maker.gives[source] = graph.avals[source]
+                aval = graph.avals[value]
+                # A Python number takes the type of what it meets, and tells nothing.
+                if source in graph.constants and not aval.shape:
+                    continue
+                user.takes[source] = aval
+                user.makers[maker] = None
 
 
 # Thousands of equations come from a few functions.

@@ -44,7 +44,8 @@ def _places(
     call: Computation, changes: FunctionChanges, folder: str
 ) -> list[tuple[LockedFunction, Origin]]:
     """Returns the lines of a call, or that from which a cast of an operand is gone."""
-    candidates = [x for x in (*call.makers, call) if x.function in changes]
+    calls = [*call.makers, call]
+    candidates = [candidate for candidate in calls if candidate.function in changes]
     places = []
     for candidate in candidates:
         replacing = changes[candidate.function].replacing

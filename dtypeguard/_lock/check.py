@@ -93,15 +93,19 @@ class Locked(NamedTuple):
                 continue
             odd_values |= values
             # An input has no line of its own: it stands at the first that takes it.
-            users = [call for call in self.step.calls if values & call.takes.keys()]
-            for user in users[:1]:
-                rows_of_line[user.line].append(row)
+            for call in self.step.calls:
+                if values & call.takes.keys():
+                    rows_of_line[call.line].append(row)
+                    break
         lines_of_function = blamed_lines(self.functions, odd_values, self.step)
         causes = []
         for function, lines in lines_of_function.items():
             rows = self.functions[function].rows
-            causes.append(LockCause(list(lines), function, rows))
-        causes += [LockCause([line], None, rows) for line, rows in rows_of_line.items()]
+            cause = LockCause(list(lines), function, rows)
+            causes.append(cause)
+        for line, rows in rows_of_line.items():
+            cause = LockCause([line], None, rows)
+            causes.append(cause)
         if not causes:
             # They only compute less, and what is gone has no line.
             for function, change in self.functions.items():
@@ -118,7 +122,8 @@ class Locked(NamedTuple):
         """Returns what differs, cause by cause; ends with how to accept it."""
         causes = self.causes()
         name = self.step.lock.step
-        count = _COUNTS.get(len(causes), f"{len(causes)} causes")
+        number = len(causes)
+        count = _COUNTS.get(number, f"{number} causes")
         text = [f"{name} is not as locked in {self.path}: {count}."]
         explained = set()
         for cause in causes:
@@ -173,7 +178,8 @@ def _text_of_cause(cause: LockCause) -> list[str]:
     # A step without code has its name alone.
     head = f"{place}: {name}".removeprefix(": ")
     text = [f"  {head}".rstrip()]
-    text += [f"      {line.code}" for line in cause.lines]
+    for line in cause.lines:
+        text.append(f"      {line.code}")
     return text + _table_of_rows(cause.changes)
 
 
@@ -184,4 +190,5 @@ def _table_of_rows(rows: Iterable[ChangedRow]) -> list[str]:
         after = row.now or "no longer"
         types = f"locked: {before}   now: {after}"
         pairs.append((row.what, types))
-    return [f"    {line}" for line in columns(pairs)]
+    lines = columns(pairs)
+    return [f"    {line}" for line in lines]

@@ -62,7 +62,9 @@ def function_changes(locked: _Functions, functions: _Functions) -> FunctionChang
     A call more or less that computes as others of the function do is no difference. One
     that goes from one line of the lock to another is.
     """
-    missing = {name: locked[name] for name in locked if name not in functions}
+    missing = dict(locked)
+    for function in functions:
+        missing.pop(function, None)
     changes = {}
     for function, entries in functions.items():
         locked_function = function
@@ -127,7 +129,8 @@ def _function_change(
         if change.rows and kind in BACKWARD_KINDS:
             continue
         if added | removed:
-            row = ChangedRow(kind, _row_text(removed), _row_text(added))
+            locked_text = _row_text(removed)
+            row = ChangedRow(kind, locked_text, _row_text(added))
             change.rows.append(row)
     return change
 

@@ -89,9 +89,12 @@ class Computation:
             self._computes = True
 
     def _add_product(self, eqn: JaxEquation) -> None:
-        operands = [_type_name(var.aval) for var in eqn.invars[:2]]
+        # Others say how its rows are grouped.
+        factors = eqn.invars[:2]
+        operands = [_type_name(var.aval) for var in factors]
         result = _type_name(eqn.outvars[0].aval)
-        text = " @ ".join(operands) + f" -> {result}"
+        text_of_operands = " @ ".join(operands)
+        text = f"{text_of_operands} -> {result}"
         precision = precision_of_product(eqn)
         if precision:
             text += f", precision {precision}"
@@ -198,10 +201,11 @@ def _connect(graph: Graph, maker_of: dict[int, Computation]) -> None:
     """Notes the values that go from one call to another, or out of the program."""
     nowhere = ("", "")
     outside = Computation(nowhere, (), is_backward=False)
-    uses = [(outside, graph.outputs)]
+    uses = []
     for result, equation in graph.made_by.items():
         user = maker_of.get(result, outside)
         uses.append((user, equation.inputs))
+    uses.append((outside, graph.outputs))
     for user, values in uses:
         for value in values:
             for source in graph.origins(value):

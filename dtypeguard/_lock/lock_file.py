@@ -78,7 +78,10 @@ def read_lock(path: str) -> Lock:
 def _lock_of_data(data: dict[str, Any]) -> Lock:
     del data["format"]
     step = str(data.pop("step"))
-    types = {table: dict(data.pop(table, {})) for table in TABLES}
+    types = {}
+    for table in TABLES:
+        types_by_path = data.pop(table, {})
+        types[table] = dict(types_by_path)
     functions = {}
     # All other tables are files.
     for file, tables in data.items():

@@ -119,7 +119,9 @@ def lock_of(
             entries = functions.setdefault(call.function, LockEntries(Counter))
             entries[kind][text] += 1
     leaves = _locked_leaves(program, step)
-    types = {table: _types_by_path(leaves[table]) for table in TABLES}
+    types = {}
+    for table in TABLES:
+        types[table] = _types_by_path(leaves[table])
     lock = Lock(name, functions, types)
     return TracedStep(lock, calls, leaves, folder)
 
@@ -138,10 +140,13 @@ def _locked_leaves(program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
     inputs = []
     outputs = []
     for name, before, after in zip(program.names, program.carried, program.returned):
-        inputs += [name + path for path in before.paths]
-        outputs += [name + path for path in after.paths]
+        for path in before.paths:
+            inputs.append(name + path)
+        for path in after.paths:
+            outputs.append(name + path)
     inputs += input_names(step, program.rest.key_paths)
-    outputs += [f"result{path}" for path in program.others.paths]
+    for path in program.others.paths:
+        outputs.append(f"result{path}")
     graph = program.step
     return {
         INPUTS: _typed_leaves(graph, inputs, graph.inputs),
@@ -180,9 +185,13 @@ def _types_by_path(leaves: Sequence[TypedLeaf]) -> dict[str, str]:
     names_of_path = collections.defaultdict(set)
     for leaf in leaves:
         uniform = [node for node in leaf.nodes if len(names_below[node]) == 1]
-        path = min(uniform, key=len, default=leaf.nodes[-1])
+        leaf_path = leaf.nodes[-1]
+        path = min(uniform, key=len, default=leaf_path)
         names_of_path[path].add(leaf.name)
-    return {path: one_text(names) for path, names in names_of_path.items()}
+    types = {}
+    for path, names in names_of_path.items():
+        types[path] = one_text(names)
+    return types
 
 
 def type_in(types: Mapping[str, str], leaf: TypedLeaf) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 import collections
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from .computations import (
@@ -129,8 +129,9 @@ def _function_change(
         if change.rows and kind in BACKWARD_KINDS:
             continue
         if added | removed:
-            locked_text = _row_text(removed)
-            row = ChangedRow(kind, locked_text, _row_text(added))
+            locked_text = "; ".join(sorted(removed))
+            text_now = "; ".join(sorted(added))
+            row = ChangedRow(kind, locked_text, text_now)
             change.rows.append(row)
     return change
 
@@ -139,10 +140,6 @@ def _operands(text: str) -> str:
     """Returns the types of the operands of an entry: a file has its text alone."""
     operands, _, _ = text.partition(" -> ")
     return operands
-
-
-def _row_text(texts: Iterable[str]) -> str:
-    return "; ".join(sorted(texts))
 
 
 def leaf_changes(lock: Lock, step: TracedStep, table: str) -> LeavesOfRow:

@@ -143,6 +143,18 @@ CHANGES = {
         | {"exp(w.astype(F32))": "exp(w)"},
         ["a = x", "c = jnp.sin(x.astype(jnp.float16))", "return inner(x), jnp.exp(w)"],
     ),
+    "one of two equal casts taken out": (
+        """
+        def step(x, w):
+            a = x.astype(F32)
+            b = w.astype(F32)
+            return jnp.tanh(a), jnp.exp(b)
+
+        inputs = [S((4, 4), BF16)] * 2
+        """,
+        {"a = x.astype(F32)": "a = x"},
+        ["a = x"],
+    ),
     "a function that is called twice, in the second call": (
         """
         def step(x, y, w):
@@ -171,3 +183,13 @@ def test_the_lines_of_the_casts(tmp_path, name):
     assert report.splitlines()[0].endswith(": 1 cause.") is (len(lines) == 1)
     assert report.splitlines()[2].strip() == lines[0]
     assert {*lines} <= {line.strip() for line in report.splitlines()}, report
+
+
+def test_lines_that_a_lock_does_not_tell_apart_are_all_named(tmp_path):
+    """One of two calls becomes as the other: which one it was, the types do not say."""
+    program, edits, _ = CHANGES["a function that is called twice, in the second call"]
+    text, path = HEAD + textwrap.dedent(program), tmp_path / "step.lock"
+    ((new, old),) = edits.items()
+    path.write_text(lock_text(traced(tmp_path, text.replace(new, old)).lock))
+    report = compared(traced(tmp_path, text), str(path)).report()
+    assert report.count(" = jnp.matmul(") == 2, report

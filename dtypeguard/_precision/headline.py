@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
+import jax.numpy as jnp
 
 from .._leaves.table import percent
 from .._numbers.formats import products_named
@@ -59,7 +59,7 @@ def is_beside_rounding(figures: Figures) -> bool:
 
 def _misfit_text(row: IntegerMisfit, wide: str) -> str:
     """Returns the sentence on a line whose integers do not fit their dtype."""
-    info = np.iinfo(row.dtype)
+    info = jnp.iinfo(row.dtype)
     # Not a number is below no end: the upper one is told.
     end = info.min if row.value < info.min else info.max
     return (
@@ -119,7 +119,7 @@ def _error_text(figures: Figures) -> str:
     if setting:
         text = f"{setting} {text}"
     # What operations give one by one is not what a user runs.
-    roundings = _ROUNDINGS_OF_XLA * np.finfo(run.wide).eps
+    roundings = _ROUNDINGS_OF_XLA * jnp.finfo(run.wide).eps
     if abs(run.compiled - error) > max(_NOTABLE_DIFFERENCE * error, roundings):
         text += f" ({percent(run.compiled)} off as XLA compiles it here)"
     text += _range_text(figures)

@@ -84,6 +84,7 @@ MISFITS = {
     "below 0": (lambda x: x * (U32(3) - U32(5)), "makes -2, and uint32 ends at 0"),
     "not a number": (lambda x: x * (jnp.log(-x)).astype(int), "makes nan, and int32 ends"),
     "a float": (lambda x: x * (3e9 * x).astype(int), "makes 3e+09, and int32 ends"),
+    "four bits": (lambda x: x * (20 * x).astype("uint4").astype(F32), "20, and uint4 ends"),
 }
 
 

@@ -225,7 +225,14 @@ class Runs:
         for node in self.program.block.all_nodes():
             if plan.entries[node.number] == WIDE and node.rounds:
                 price += self.work[node.number]
-        return WideRun(lines, error, left(error, self.total), price, keeps, level)
+        return WideRun(
+            lines=lines,
+            error=error,
+            remaining=left(error, self.total),
+            price=price,
+            keeps=keeps,
+            level=level,
+        )
 
     def _with_calls(self, lines: frozenset[int]) -> frozenset[int]:
         """Returns lines with all that a user's line calls in packages.
@@ -248,11 +255,12 @@ class Runs:
 
     def _error_returned(self, outputs: Arrays, narrows_gradients: bool) -> float:
         """Returns the error of outputs, gradients or the others as narrow as written."""
-        returned = []
-        for output, written, is_gradient in zip(outputs, self.written, self._are_gradients):
-            if is_gradient == narrows_gradients:
-                output = output.astype(written.dtype)
-            returned.append(output)
+        returned = [
+            output.astype(written.dtype) if is_gradient == narrows_gradients else output
+            for output, written, is_gradient in zip(
+                outputs, self.written, self._are_gradients
+            )
+        ]
         return self._one_by_one.off(returned)
 
     # With the loss scaled

@@ -246,7 +246,7 @@ def _compared_exactly(node: Node, operands: Arrays, result: Leaf) -> tuple[Leaf,
     wide_operands = list(operands)
     places = range(len(operands))
     for place in places[_OF_NUMBERS[node.name]]:
-        wide_operands[place] = numpy.asarray(operands[place]).astype(float)
+        wide_operands[place] = numpy.asarray(operands[place], float)
     if node.name == "convert_element_type":
         exact = numpy.trunc(wide_operands[0])
     else:
@@ -256,7 +256,7 @@ def _compared_exactly(node: Node, operands: Arrays, result: Leaf) -> tuple[Leaf,
     is_above = exact > float(info.max)
     is_below = exact < float(info.min)
     # Float64 has numbers of 64 bits rounded: what has wrapped is off by a power of two.
-    difference = exact - numpy.asarray(result).astype(float)
+    difference = exact - numpy.asarray(result, float)
     half_range = 2.0 ** (info.bits - 1)
     is_near = abs(difference) < half_range
     is_wrong = is_above | is_below | ~is_near
@@ -264,6 +264,6 @@ def _compared_exactly(node: Node, operands: Arrays, result: Leaf) -> tuple[Leaf,
 
 
 def _as_double(dtype: DType) -> DType:
-    if kind(dtype) in ("int", "uint"):
+    if kind(dtype) == "int":
         return np.dtype("float64")
     return dtype

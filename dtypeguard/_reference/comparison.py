@@ -198,7 +198,7 @@ def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
         raise TypeError(f"{wrong}, which is complex. Write its real part.")
     if not is_inexact(aval):
         return array
-    dtype = np.promote_types(aval.dtype, np.float64)
+    dtype = np.promote_types(aval.dtype, float)
     return array.astype(dtype)
 
 

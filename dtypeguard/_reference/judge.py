@@ -341,7 +341,7 @@ def _perturb(arrays: Arrays, dtype: DType, seed: int) -> Results:
             perturbed.append(array)
             continue
         wide = in_float64(array)
-        numbers = wide.ravel().view(np.float64)
+        numbers = wide.ravel().view(float)
         steps = random.choice(_STEPS, numbers.shape)
         # What a source has with few digits, and an integer, was not rounded.
         is_exact = have_few_digits(numbers)
@@ -421,7 +421,7 @@ def _narrowest_dtype(avals: Iterable[Aval], formats: Formats) -> np.dtype:
 def _narrowest_holding(numbers: np.ndarray) -> np.dtype:
     """Returns the narrowest dtype that holds all numbers of an array."""
     for dtype in _GRID_DTYPES:
-        rounded = numbers.astype(dtype).astype(np.float64)
+        rounded = numbers.astype(dtype).astype(float)
         if np.array_equal(rounded, numbers, equal_nan=True):
             return dtype
     return _DOUBLE_DTYPE

@@ -60,8 +60,8 @@ class WholeCall:
 
     def second_traces(self, program: Jaxpr) -> SecondTraces:
         """Returns the traced call beside its trace of arrays in other dtypes."""
-        dtypes = sibling_dtypes(self.arrays)
-        align = functools.partial(beside_trace, program, self._run, self.arrays, dtypes)
+        dtypes = sibling_dtypes(program)
+        align = functools.partial(beside_trace, program, self._run, dtypes)
         return SecondTraces(align_sibling=align)
 
     def _run(self, *arrays: Leaf) -> tuple[list[Leaf], SplitTree]:

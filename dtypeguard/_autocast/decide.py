@@ -16,23 +16,20 @@ from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, DType, Equation
 from .._numbers import primitives
 from .._numbers.evaluate import bits_of
-from .._numbers.formats import Formats
-from .._numbers.nodes import rule_of
 from .._numbers.plans import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
+from .._numbers.primitives import rule_of
 from .._numbers.program import NumericProgram
 from .._program.jaxprs import (
     PRODUCTS as PRODUCT_NAMES,
     Variable,
-    split_operands,
     value_kind,
 )
-from .._program.program import CLOSED, Node
+from .._program.program import CLOSED, Node, split_operands
 from .._tracebacks.written import Written
 from .matching import PlanUse
 from .plan import ALL, Plan, PlanEntry
 
 FLOAT32 = np.dtype("float32")
-FORMATS = Formats(FLOAT32)
 
 # These are added up in the dtype as written, whatever is narrow around them.
 SUMS = ForeignNames(
@@ -170,7 +167,7 @@ class ByPlan(Propagation[PlannedType]):
             # A plan of products leaves alone what has no reason to stay wide either.
             if entry is None and operands == as_written and not self._is_all_narrow:
                 return planned_types(avals_of(node.eqn.outvars))
-            node.rule = rule_of(node, is_fixed=False, formats=FORMATS)
+            node.rule = rule_of(node)
         return super().node(node, operands)
 
     def visit_call(self, node, values):
@@ -229,7 +226,7 @@ class ByPlan(Propagation[PlannedType]):
         eqn = node.eqn
         operands = avals_of(eqn.invars)
         results = avals_of(eqn.outvars)
-        if not primitives.moves(eqn, operands, results):
+        if not primitives.moves(eqn):
             return self._plain
         if name in _SPREADS:
             return self._spread
@@ -380,8 +377,9 @@ class ByPlan(Propagation[PlannedType]):
         result = dtype
         # Without a type in the equation nothing was asked: no second trace need be made.
         has_type = node.eqn.params["preferred_element_type"] is not None
+        traces = node.block.traces
         # A gradient may be added up over devices.
-        if node.is_backward or (has_type and node.asks_for_result):
+        if node.is_backward or (has_type and traces.sibling.asks_for_result(node.eqn)):
             result = FLOAT32
         return self._in_dtype(node, values, dtype, result)
 

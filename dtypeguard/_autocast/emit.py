@@ -18,16 +18,15 @@ from jax.extend import source_info_util
 from .._leaves.types import Aval, Jaxpr, Leaf
 from .._numbers.arithmetic import REFUSALS
 from .._numbers.evaluate import bind, bits_of, evaluate_in, of_mesh
-from .._numbers.nodes import COMPUTED, WITHOUT_BLOCKS, rule_of
+from .._numbers.primitives import COMPUTED, WITHOUT_BLOCKS, rule_of
 from .._numbers.program import number_nodes
 from .._program.aligned import NO_TRACES, SecondTraces
-from .._program.jaxprs import Arrays, Variable, manual_axes, open_jaxpr, split_operands
-from .._program.program import CLOSED, WHILE, Block, Node
+from .._program.jaxprs import Arrays, Variable, manual_axes, open_jaxpr
+from .._program.program import CLOSED, WHILE, Block, Node, split_operands
 from .._program.walk import Walk
 from .decide import (
     DECIDED,
     FLOAT32,
-    FORMATS,
     OWN_RULES,
     PLAIN_CALLS,
     ByPlan,
@@ -104,7 +103,7 @@ def _note_rules(block: Block) -> None:
         if node.name in DECIDED:
             node.rule = COMPUTED
         elif node.rule != CLOSED:
-            node.rule = rule_of(node, is_fixed=False, formats=FORMATS)
+            node.rule = rule_of(node)
         if node.rule in _WITHOUT_BLOCKS:
             node.inner = ()
         for inner in node.inner:

@@ -213,7 +213,7 @@ def _kinds_of(graph: Graph, values: Sequence[int], leaves: int) -> set[str]:
     """Returns the kinds of dtypes of the values that depend on some leaves."""
     kinds = set()
     for value in values:
-        if graph.dependencies(value) & leaves:
+        if graph.dependencies[value] & leaves:
             dtype = getattr(graph.avals[value], "dtype", None)
             kinds.add(kind(dtype))
     return kinds

@@ -75,7 +75,6 @@ class Computation:
     def add(self, eqn: JaxEquation, is_of_optimizer: bool) -> None:
         """Adds an equation."""
         name = eqn.primitive.name
-        operands = [var.aval for var in eqn.invars]
         results = [var.aval for var in eqn.outvars]
         names = _type_names(results)
         matters = not names <= _UNCOUNTED
@@ -85,7 +84,7 @@ class Computation:
             self._sums |= names
         elif name == "convert_element_type":
             self._casts = True
-        elif matters and not moves(eqn, operands, results):
+        elif matters and not moves(eqn):
             self._computes = True
 
     def _add_product(self, eqn: JaxEquation) -> None:

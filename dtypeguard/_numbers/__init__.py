@@ -2,14 +2,13 @@
 
 May import `_blame`, `_program` and below. A plan is data: what each equation computes in.
 To ask what a program would give in other dtypes is to make a plan and to run it. Read
-`nodes.py` first, which has the rules, then `plans.py` and `run.py`, which are walks.
+`primitives.py` first, which has the rules, then `plans.py` and `run.py`, which are walks.
 
-- `subject.py` traces a function; `annotation.py` notes how each equation is run;
-  `program.py` numbers the equations, and finds the `lines.py` that round.
-- `primitives.py` is what is known of primitives; `constants.py` what a Python number was
-  meant as; `integers.py` which integers may not fit.
+- `subject.py` traces a function; `annotation.py` notes how each equation is run, and what
+  its numbers were meant as; `program.py` numbers the equations, and finds the `lines.py`
+  that round. `integers.py` tells which integers may not fit.
 - `formats.py` has the dtypes of a run, `arithmetic.py` what one equation makes in them, by
-  `evaluate.py`. `probes.py` is what a run notes beside, and `turns.py` that of loops.
+  `evaluate.py`. `probes.py` is what a run notes beside, in all turns of loops.
 - `measure.py` asks for errors and shares of lines, by the distances of `arrays.py`;
   `finite.py` for the first value that is not finite; `sketches.py` for a few numbers of
   each value, which compare two programs.

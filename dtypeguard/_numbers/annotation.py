@@ -1,35 +1,39 @@
 """Notes of a program how each equation is run, and its constants as they were meant."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.dtypes import bits, kind
-from .._leaves.types import Equation, Jaxpr
-from .._program.aligned import SecondTraces
-from .._program.jaxprs import Stack, Variable, open_jaxpr, value_kind
-from .._program.program import Node
+from .._leaves.types import DType
+from .._program.jaxprs import Stack, Variable, is_literal, value_kind
+from .._program.program import Node, User
 from .._program.walk import Walk
 from .._tracebacks.written import Written
 from . import primitives
-from .constants import is_plain, is_scalar_literal, numbers_in_dtype, shortest_decimal
 from .formats import Formats
-from .nodes import (
+from .primitives import (
     COMPUTED,
     OWN,
     SAMPLE,
     WITHOUT_BLOCKS,
     has_no_wide_form,
     has_reference,
+    is_inexact,
     rule_of,
 )
-from .primitives import is_inexact
 
+# A number with so many binary digits was probably meant as it is, as integers are.
+FEW_DIGITS = 4
 # Of a value before the program runs: whether it is fixed, so that no line rounds it, or the
 # Python number that it is, which is fixed.
 _Known = bool | float
 
 
+@dataclasses.dataclass
 class Annotation(Walk[_Known]):
     """Notes how each equation is run, and its constants as they were meant.
 
@@ -39,15 +43,9 @@ class Annotation(Walk[_Known]):
         leave_out: is told of an equation that has no wide form.
     """
 
-    def __init__(
-        self,
-        formats: Formats,
-        is_judged: bool,
-        leave_out: Callable[[Stack], None],
-    ):
-        self._formats = formats
-        self._is_judged = is_judged
-        self._leave_out = leave_out
+    formats: Formats
+    is_judged: bool
+    leave_out: Callable[[Stack], None]
 
     def constant(self, var, array):
         # What a function closes over was rounded, if at all, before the program began.
@@ -62,8 +60,8 @@ class Annotation(Walk[_Known]):
         # What enters a loop or a branch may be another value each time.
         return False
 
-    def entering(self, node, operands) -> list[_Known]:
-        return [False for _ in operands]
+    def inside(self, block, arguments):
+        return super().inside(block, [False for _ in arguments])
 
     def computed(self, node, operands):
         return ()
@@ -75,22 +73,30 @@ class Annotation(Walk[_Known]):
         for node in nodes:
             if node.name not in primitives.DEBUG:
                 block.nodes.append(node)
-        jaxpr = open_jaxpr(block.jaxpr)
-        block.intended = self._meant(block.traces, block.outputs, jaxpr)
+        self._note_constants(block, block.outputs)
         results = super().block(block, arguments)
         block.drop_unused()
         return results
 
     def node(self, node, operands):
-        self._note_constants(node)
+        if has_reference(node.eqn):
+            # A plan runs a program often, and each run would find another value there.
+            raise TypeError(
+                "audit_precision does not run programs with mutable references "
+                f"({node.name}): give it a function that returns new arrays."
+            )
+        node.rule = rule_of(node)
+        # Random numbers are the same sample whatever they are compared with.
+        if not Written(node.stack).is_of_sampler:
+            node.doubtful = self._note_constants(node, node.eqn.invars)
         # `jax.random` draws the same numbers on both sides if nothing rounds its operands.
-        is_fixed = _are_fixed(node, operands)
-        node.rule = rule_of(node, is_fixed, self._formats)
+        elif self.formats.products is None and _are_fixed(node, operands):
+            node.rule = SAMPLE
         if node.rule in WITHOUT_BLOCKS:
             # It runs as one equation, whatever jaxprs it holds.
             node.inner = ()
         if node.rule == OWN and has_no_wide_form(node.eqn):
-            self._leave_out(node.stack)
+            self.leave_out(node.stack)
         if node.name == "convert_element_type" and node.rule == COMPUTED:
             node.constant = self._rounded_number(node, operands[0])
         super().node(node, operands)
@@ -98,57 +104,48 @@ class Annotation(Walk[_Known]):
         is_sample = node.rule == SAMPLE
         return [is_sample for _ in node.eqn.outvars]
 
-    def _note_constants(self, node: Node) -> None:
-        """Notes the constants of an equation as they were meant."""
-        if has_reference(node.eqn):
-            # A plan runs a program often, and each run would find another value there.
-            raise TypeError(
-                "audit_precision does not run programs with mutable references "
-                f"({node.name}): give it a function that returns new arrays."
-            )
-        # Random numbers are the same sample whatever they are compared with.
-        if Written(node.stack).is_of_sampler:
-            return
-        eqn = node.eqn
-        traces = node.block.traces
-        node.intended = self._meant(traces, eqn.invars, eqn)
-        node.doubtful = self._doubtful(node)
+    def _note_constants(
+        self, user: User, variables: Sequence[Variable]
+    ) -> list[np.ndarray]:
+        """Notes the constants among values as they were meant.
 
-    def _meant(
-        self, traces: SecondTraces, variables: Sequence[Variable], user: Equation | Jaxpr
-    ) -> dict[int, np.ndarray]:
-        """Returns the constants among variables that were meant as different numbers."""
-        constants = {}
-        for place, var in enumerate(variables):
-            if not self._formats.rounds(getattr(var.aval, "dtype", None)):
-                continue
-            value = traces.wide.intended_constant(user, place, self._is_judged)
-            # A float32 number has lost digits of the source's decimal in any trace.
-            if value is None and is_scalar_literal(var) and var.aval.dtype == np.float32:
-                value = np.asarray(var.val)
-            if value is None:
-                continue
-            # 0.1 in float32 is 0.100000001: the source has 0.1.
-            if not value.ndim:
-                value = np.asarray(shortest_decimal(value))
-            constants[place] = value
-        return constants
-
-    def _doubtful(self, node: Node) -> list[np.ndarray]:
-        """Returns the 16-bit constants of an equation that may have been rounded before.
-
-        They are as narrow in the trace of float32 arguments, or that has no such equation.
+        Returns:
+            Those of 16 bits that may have been rounded before: they are as narrow in the
+            trace of float32 arguments, or that has no such equation.
         """
-        aligned = node.block.traces.wide
+        wide = user.block.traces.wide
+        constants = {}
         unknown = []
-        eqn = node.eqn
-        for place, var in enumerate(eqn.invars):
-            value = aligned.doubtful_constant(eqn, place)
-            if is_scalar_literal(var) and aligned.partner(eqn) is None:
-                value = np.asarray(var.val, var.aval.dtype)
+        for place, var in enumerate(variables):
+            if not self.formats.rounds(getattr(var.aval, "dtype", None)):
+                continue
+            intended = None
+            doubtful = None
+            if is_scalar_literal(var):
+                literal = np.asarray(var.val, var.aval.dtype)
+                # A float32 number has lost digits of the source's decimal in any trace.
+                if literal.dtype == np.float32:
+                    intended = literal
+                if wide.partner(user.source) is None:
+                    doubtful = literal
+            pair = wide.constants(user.source, place)
+            if pair is not None and pair.is_equal:
+                doubtful = pair.first
+            elif pair is not None and (pair.is_rounded or not self.is_judged):
+                intended = pair.second
+            if intended is not None:
+                # 0.1 in float32 is 0.100000001: the source has 0.1.
+                if not intended.ndim:
+                    intended = np.asarray(shortest_decimal(intended))
+                constants[place] = intended
+            if doubtful is None:
+                continue
+            if bits(doubtful.dtype) >= 32:
+                continue
             # 2.0 and 0.5 are the same in any dtype.
-            if value is not None and 0 < bits(value.dtype) < 32 and not is_plain(value):
-                unknown.append(value)
+            if not is_plain(doubtful):
+                unknown.append(doubtful)
+        user.intended = constants
         return unknown
 
     def _rounded_number(self, node: Node, operand: _Known) -> float | None:
@@ -156,10 +153,10 @@ class Annotation(Walk[_Known]):
         if isinstance(operand, bool):
             return None
         result = node.eqn.outvars[0].aval
-        dtype = self._formats.written(result.dtype)
+        dtype = self.formats.written(result.dtype)
         if kind(dtype) != "float":
             return None
-        if not self._formats.rounds(dtype):
+        if not self.formats.rounds(dtype):
             return None
         # As it was meant, where a dtype of the arguments has rounded it before.
         intended = node.intended.get(0, operand)
@@ -177,3 +174,56 @@ def _are_fixed(node: Node, operands: Sequence[_Known]) -> bool:
         if is_inexact(var.aval):
             return False
     return True
+
+
+# Numbers before a narrow dtype rounded them.
+
+
+def is_plain(value: np.ndarray) -> bool:
+    """Returns whether a constant was probably meant as it is: few digits, or a limit."""
+    numbers = value.astype(np.float64)
+    limit = float(jnp.finfo(value.dtype).max)
+    is_limit = ~(abs(numbers) < limit)
+    return bool(np.all(is_limit | have_few_digits(numbers)))
+
+
+def have_few_digits(numbers: np.ndarray) -> np.ndarray:
+    """Returns which numbers have few binary digits: 2.0 and 0.5 are exact in any dtype."""
+    mantissas, _ = np.frexp(numbers)
+    digits = np.ldexp(mantissas, FEW_DIGITS)
+    return digits == np.round(digits)
+
+
+def shortest_decimal(number: Any) -> float:
+    """Returns the number that a source most likely has for one in float32."""
+    if is_plain(number):
+        return float(number)  # for 2**-23 a source has no decimal
+    single = np.float32(number)
+    return float(str(single))
+
+
+def numbers_in_dtype(numbers: Any, dtype: DType) -> np.ndarray:
+    """Returns the numbers that a dtype has for others, in float64."""
+    with np.errstate(over="ignore"):  # NumPy warns of -1e9 in float16
+        narrow = np.asarray(numbers).astype(dtype)
+    return narrow.astype(np.float64)
+
+
+def relative_change(numbers: np.ndarray, rounded: np.ndarray) -> np.ndarray:
+    """Returns how far rounding has changed each of an array of numbers."""
+    # A decay says what it leaves: 0.999 and 1 are as far apart as 0.001 and 0.
+    complement = abs(1 - numbers)
+    size = np.minimum(abs(numbers), complement)
+    with np.errstate(all="ignore"):
+        difference = abs(rounded - numbers)
+        change = difference / size
+    # What is infinite was a mask before; 0 and 1 are in all dtypes.
+    is_finite = np.isfinite(change)
+    return np.where(is_finite, change, 0)
+
+
+def is_scalar_literal(var: Any) -> bool:
+    """Returns whether an operand is a number that stands in its equation."""
+    if not is_literal(var):
+        return False
+    return np.ndim(var.val) == 0

@@ -13,8 +13,7 @@ from jax import lax
 
 from .._program.jaxprs import Arrays
 from .._program.program import LOOPS, Node
-from .nodes import Noted
-from .primitives import Results
+from .primitives import Noted, Results
 from .probes import DECISION, Probes
 from .program import NumericProgram
 

@@ -172,7 +172,7 @@ def _retyped_jaxpr(jaxpr: Jaxpr, dtype_of: DtypeOf, *_: object) -> Jaxpr:
     walk = RetypedWalk(dtype_of)
     block = Block(jaxpr)
     arguments: Results = []
-    for var in block.inputs:
+    for var in block.arguments:
         dtype = dtype_of(var.aval.dtype)
         argument = jax.ShapeDtypeStruct(var.aval.shape, dtype)
         arguments.append(argument)

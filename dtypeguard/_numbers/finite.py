@@ -12,8 +12,7 @@ from .._program.jaxprs import Arrays, Stack
 from . import plans
 from .arrays import numpy_for
 from .measure import Measures
-from .nodes import Noted
-from .primitives import is_inexact
+from .primitives import Noted, is_inexact
 from .probes import DECISION, Probes
 
 # The number of an equation, and which of its results.

@@ -71,53 +71,21 @@ class Products(NamedTuple):
     mended: str = "HIGHEST"
 
     @property
-    def default(self) -> Algorithm:
-        """What it does where a program asks for nothing."""
-        return _SETTINGS[self.name]
-
-    @property
-    def high(self) -> Algorithm:
-        """What it does where a program asks for `Precision.HIGH`."""
-        if self.default == _ONE_PASS:
-            return _THREE_PASSES
-        return self.default
-
-    @property
     def levels(self) -> Sequence[str]:
         """The names of what a program may ask for instead, the cheapest first."""
-        if self.high == self.default:
+        default, high, _ = _SETTINGS[self.name]
+        if high == default:
             return ["HIGHEST"]
         return ["HIGH", "HIGHEST"]
 
     @property
     def begin(self) -> str:
         """How a sentence on it begins."""
-        format = self.default.name
         # A device is named as such, since its matrix units decide.
         if self.name in DEVICES:
-            device = DEVICES[self.name]
-            return f"as on {device} ({format} products)"
-        if self.default == _THREE_PASSES:
-            return f"with {format} products in 3 passes"
-        return f"with {format} products"
-
-    def algorithm(self, eqn: Equation, is_wide: bool) -> Algorithm | None:
-        """Returns how an equation is computed; None if it is no product of float32."""
-        if not _is_product(eqn):
-            return None
-        # XLA makes a product with a vector a multiply and a sum.
-        if self.name in DEVICES and _has_vector(eqn):
-            return IEEE_FLOAT32
-        precision = eqn.params.get("precision") or ()
-        if not isinstance(precision, tuple):  # an algorithm that is preset
-            return IEEE_FLOAT32
-        levels = [level.value for level in precision]
-        if is_wide:
-            mended = lax.Precision[self.mended]
-            levels.append(mended.value)
-        algorithms = (self.default, self.high, IEEE_FLOAT32)
-        # XLA takes the highest of both operands.
-        return algorithms[max(levels, default=0)]
+            default, *_ = _SETTINGS[self.name]
+            return f"as on {DEVICES[self.name]} ({default.name} products)"
+        return f"with {self.name} products"
 
 
 def _is_product(eqn: Equation) -> bool:
@@ -125,25 +93,20 @@ def _is_product(eqn: Equation) -> bool:
     if eqn.primitive.name not in PRODUCTS:
         return False
     factors = eqn.invars[:2]
-    dtypes = [var.aval.dtype for var in factors]
-    # A product with float64 runs in float64.
-    if np.float64 in dtypes:
-        return False
-    return _SINGLE in dtypes
+    return _SINGLE in [var.aval.dtype for var in factors]
 
 
 def _has_vector(eqn: Equation) -> bool:
     """Returns whether an equation multiplies by one vector, and not by a batch of them."""
     if eqn.primitive.name != "dot_general":
         return False
-    contracting, (batch, _) = eqn.params["dimension_numbers"]
-    sizes = []
-    for var, axes in zip(eqn.invars, contracting):
-        shape = np.delete(var.aval.shape, axes)
-        sizes.append(math.prod(shape))
+    (contracting, _), (batch, _) = eqn.params["dimension_numbers"]
+    first, second = eqn.invars
+    contracted = math.prod(first.aval.shape[axis] for axis in contracting)
     if batch:
         return False
-    return 1 in sizes
+    # A vector has nothing else.
+    return contracted in (first.aval.size, second.aval.size)
 
 
 class Formats(NamedTuple):
@@ -152,13 +115,12 @@ class Formats(NamedTuple):
     Attributes:
         wide: the dtype of what is wide, at least.
         narrow: if given, the program is run as if all floats were at most this wide.
-        is_own: whether what is not narrow is as the program has it, and not wider.
-        products: if given, what a device makes of products of float32 operands.
+        products: if given, what a device makes of products of float32 operands; all else is
+            as the program has it, and not wider.
     """
 
     wide: np.dtype
     narrow: np.dtype | None = None
-    is_own: bool = False
     products: Products | None = None
 
     def written(self, dtype: DType) -> DType:
@@ -175,7 +137,7 @@ class Formats(NamedTuple):
 
     def widened(self, dtype: DType) -> DType:
         """Returns the dtype of the same value where it is wide."""
-        if self.is_own:
+        if self.products is not None:
             return dtype
         if not 0 < bits(dtype) < bits(self.wide):
             return dtype
@@ -190,9 +152,24 @@ class Formats(NamedTuple):
 
     def algorithm(self, eqn: Equation, is_wide: bool) -> Algorithm | None:
         """Returns how a device computes an equation; None if it is as JAX has it."""
-        if self.products is None:
+        products = self.products
+        if products is None:
             return None
-        return self.products.algorithm(eqn, is_wide)
+        if not _is_product(eqn):
+            return None
+        # XLA makes a product with a vector a multiply and a sum.
+        if products.name in DEVICES and _has_vector(eqn):
+            return IEEE_FLOAT32
+        precision = eqn.params.get("precision") or ()
+        if not isinstance(precision, tuple):  # an algorithm that is preset
+            return IEEE_FLOAT32
+        levels = [level.value for level in precision]
+        if is_wide:
+            mended = lax.Precision[products.mended]
+            levels.append(mended.value)
+        # XLA takes the highest of both operands.
+        highest = max(levels, default=0)
+        return _SETTINGS[products.name][highest]
 
 
 def product(eqn: Equation, operands: Arrays, algorithm: Algorithm) -> Results:
@@ -219,14 +196,17 @@ def product(eqn: Equation, operands: Arrays, algorithm: Algorithm) -> Results:
 # Their matrix units multiply no vectors: of a TPU, JAX's issue 16349 says so; of GPUs XLA's
 # source does, in `ShouldStrengthReduceDotToReduce`.
 DEVICES = {"tpu": "a TPU", "a100": "an A100", "h100": "an H100"}
+_OF_BFLOAT16 = (_ONE_PASS, _THREE_PASSES, IEEE_FLOAT32)
+_OF_TENSORFLOAT32 = (_TENSORFLOAT32, _TENSORFLOAT32, IEEE_FLOAT32)
+# What they do where a program asks for nothing, for `Precision.HIGH` and for `HIGHEST`.
 _SETTINGS = {
-    "tpu": _ONE_PASS,
-    "bfloat16": _ONE_PASS,
-    "a100": _TENSORFLOAT32,
-    "h100": _TENSORFLOAT32,
-    "tensorfloat32": _TENSORFLOAT32,
-    "bfloat16_3x": _THREE_PASSES,
-    "float32": IEEE_FLOAT32,
+    "tpu": _OF_BFLOAT16,
+    "bfloat16": _OF_BFLOAT16,
+    "a100": _OF_TENSORFLOAT32,
+    "h100": _OF_TENSORFLOAT32,
+    "tensorfloat32": _OF_TENSORFLOAT32,
+    "bfloat16_3x": (_THREE_PASSES, _THREE_PASSES, IEEE_FLOAT32),
+    "float32": (IEEE_FLOAT32, IEEE_FLOAT32, IEEE_FLOAT32),
 }
 
 

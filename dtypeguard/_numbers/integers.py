@@ -23,8 +23,7 @@ from .._tracebacks.written import Written
 from . import primitives
 from .arrays import numpy_for
 from .evaluate import evaluate
-from .nodes import Noted
-from .primitives import is_inexact, is_integer, is_key
+from .primitives import Noted, is_inexact, is_integer, is_key
 from .program import NumericProgram
 
 # The lowest bits of their results follow from the lowest bits of what they are given, so
@@ -170,18 +169,16 @@ class _Flow(Graph):
 def _passes(equation: Equation) -> bool:
     """Returns whether the numbers of operands are in a result, as they are or wrapped."""
     eqn = equation.stack[0]
-    operands = [var.aval for var in eqn.invars]
-    results = [var.aval for var in eqn.outvars]
-    result = results[0]
+    result = eqn.outvars[0].aval
     if equation.primitive == "convert_element_type":
-        operand = operands[0]
+        operand = eqn.invars[0].aval
         # A bool has next to nothing of a number.
         if is_integer(result):
             return is_integer(operand)
         if not is_inexact(operand):
             return False
         return is_inexact(result)
-    if primitives.moves(eqn, operands, results):
+    if primitives.moves(eqn):
         return True
     if is_integer(result):
         return equation.primitive in _MODULAR

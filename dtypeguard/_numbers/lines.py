@@ -9,7 +9,7 @@ from .._program.jaxprs import Arrays, Stack
 from .._program.program import LOOPS
 from .._source.origin import Origin
 from .._tracebacks.written import Written
-from .constants import relative_change
+from .annotation import relative_change
 
 # The line of what JAX computes with no line of the user's around it.
 NOWHERE = Origin("", 0, "", "")

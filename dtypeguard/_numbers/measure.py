@@ -12,9 +12,8 @@ from .._program.jaxprs import Arrays
 from . import plans
 from .arrays import distance, part_along, size_of
 from .integers import watched
-from .nodes import Noted
 from .plans import WIDE, WidthPlan
-from .primitives import Results, is_inexact, is_key, measured
+from .primitives import Noted, Results, is_inexact, is_key, measured
 from .probes import Probes
 from .program import NumericProgram
 from .run import run

@@ -130,7 +130,7 @@ class WideLines(Propagation[bool]):
 
     def read(self, user, place, var, values):
         # A cast to the dtype that the value has as written ends its width.
-        if place in user.ends:
+        if user.block.traces.wide.is_end_of_width(user.source, place):
             return False
         return super().read(user, place, var, values)
 
@@ -226,7 +226,9 @@ def _asks_for_narrow(program: NumericProgram, node: Node) -> bool:
     # JAX makes the casts of a backward pass.
     if node.is_backward:
         return False
-    if node.name != "convert_element_type" or not node.is_asked:
+    if node.name != "convert_element_type":
+        return False
+    if not node.is_asked:
         return False
     result = node.eqn.outvars[0].aval
     return program.formats.rounds(result.dtype)

@@ -1,18 +1,23 @@
-"""What an audit of precision knows of JAX's primitives."""
+"""What is known of JAX's primitives, and the rule by which each equation is run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, DType, Equation, Leaf
-from .._program.jaxprs import SHAPES, Arrays, jaxprs_in, open_jaxpr, value_kind
+from .._program.jaxprs import SHAPES, jaxprs_in, open_jaxpr, value_kind
+from .._program.program import CALL, CLOSED, Node
+from .._rounding.rounding import round_with
 
 # The arrays that a function returns; it takes `Arrays`.
 Results = list[Leaf]
+# What a run notes, by the number of the equation and what it is (the place of a result, a
+# name); of a loop, with an axis for its turns.
+Noted = dict[tuple[int, Any], Leaf]
 
 # These return some of the numbers that they are given, and round none of them.
 _MOVES = ForeignNames(
@@ -54,6 +59,26 @@ SELECTS = ForeignNames("select_and_scatter_add select_and_gather_add")
 OF_BITS = ForeignNames("bitcast_convert_type random_bits rng_bit_generator")
 AS_WRITTEN = _UNCHANGEABLE | OF_BITS | DEBUG
 
+# How an equation is run: by its form, or as one of these.
+COMPUTED = "computed"
+OWN = "own"
+SAMPLE = "sample"
+STOCHASTIC = "stochastic"
+REDUCE_PRECISION = "reduce_precision"
+ROUNDINGS = frozenset([STOCHASTIC, REDUCE_PRECISION])
+# Whatever jaxprs these have, none runs in their place.
+WITHOUT_BLOCKS = ROUNDINGS | {COMPUTED, OWN, SAMPLE}
+
+# How the equations of a primitive are run; the others by their form.
+_PRIMITIVE_RULES = {REDUCE_PRECISION: REDUCE_PRECISION}
+for _rule, _names in (
+    (CALL, CALLS),
+    (OWN, AS_WRITTEN),
+    (COMPUTED, COMBINES),
+):
+    for _name in _names:
+        _PRIMITIVE_RULES[_name] = _rule
+
 
 def is_inexact(value: Leaf) -> bool:
     """Returns whether a value is floating or complex."""
@@ -75,9 +100,7 @@ def measured(avals: Sequence[Aval]) -> list[int]:
             numbers.append(place)
         if is_inexact(aval):
             floats.append(place)
-    if floats:
-        return floats
-    return numbers
+    return floats or numbers
 
 
 def is_key(value: Leaf) -> bool:
@@ -86,20 +109,25 @@ def is_key(value: Leaf) -> bool:
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
-def moves(eqn: Equation, operands: Arrays, results: Arrays) -> bool:
-    """Returns whether an equation returns some of its operands' numbers, or exact ones."""
+def moves(eqn: Equation, dtype_of: Callable[[DType], DType] = np.dtype) -> bool:
+    """Returns whether an equation returns some of its operands' numbers, or exact ones.
+
+    Args:
+        eqn: the equation.
+        dtype_of: returns the dtype in which it computes a value, by that in the program.
+    """
     name = eqn.primitive.name
     if name in _MOVE_REALS:
-        return kind(operands[0].dtype) != "complex"
+        return value_kind(eqn.invars[0].aval) != "complex"
     if name == "scatter":  # what `x.at[i].apply` computes stands in its jaxpr
         jaxprs = jaxprs_in(eqn.params)
         return not any(open_jaxpr(jaxpr).eqns for jaxpr in jaxprs)
     if name == "convert_element_type":
-        operand = operands[0]
+        operand = eqn.invars[0].aval
+        result = eqn.outvars[0].aval
         if not is_inexact(operand):
             return False
-        result = results[0]
-        return _holds(result.dtype, operand.dtype)
+        return _holds(dtype_of(result.dtype), dtype_of(operand.dtype))
     return name in SHAPES or name in _MOVES
 
 
@@ -112,3 +140,38 @@ def _holds(wide: DType, narrow: DType) -> bool:
     if info.maxexp < narrow_info.maxexp:
         return False
     return info.minexp <= narrow_info.minexp
+
+
+def rule_of(node: Node) -> str:
+    """Returns how an equation is run."""
+    eqn = node.eqn
+    if has_reference(eqn):
+        return OWN
+    if eqn.params.get("name") == round_with.__name__:  # pyright: ignore[reportAttributeAccessIssue]: as of any function
+        return STOCHASTIC
+    rule = node.rule
+    if jaxprs_in(eqn.params):
+        # Of a call that does more than its jaxpr, the inside is left as it is.
+        if rule in (CALL, CLOSED):
+            rule = OWN
+    # One that JAX expands has none, and its expansion says all that it computes.
+    elif rule == CALL:
+        return CALL
+    elif rule == CLOSED:
+        rule = COMPUTED
+    return _PRIMITIVE_RULES.get(node.name, rule)
+
+
+def has_reference(eqn: Equation) -> bool:
+    """Returns whether an equation takes or gives a mutable reference."""
+    variables = [*eqn.invars, *eqn.outvars]
+    return any(hasattr(var.aval, "inner_aval") for var in variables)
+
+
+def has_no_wide_form(eqn: Equation) -> bool:
+    """Returns whether an equation that runs as it stands computes with floats."""
+    variables = list(eqn.invars)
+    # Of bits, it makes no more numbers than there are.
+    if eqn.primitive.name not in OF_BITS:
+        variables.extend(eqn.outvars)
+    return any(is_inexact(var.aval) for var in variables)

@@ -5,16 +5,21 @@ its decisions, and another one may follow them.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
 
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Leaf
 from .._program.jaxprs import Arrays, value_kind
 from .._program.program import Node
 from .arithmetic import Values, wide_form
+from .evaluate import of_mesh
 from .integers import Watched, otherwise
-from .nodes import Noted
-from .primitives import OF_OWN_DTYPES, SELECTS, Results, is_integer
+from .primitives import SELECTS, Noted, Results, is_integer
 
 _VALUES = ForeignNames("eq ne lt le gt ge sign floor ceil round")
 
@@ -121,8 +126,6 @@ def decision_of(node: Node, operands: Arrays, results: Arrays) -> Leaf | None:
     kinds = [value_kind(var.aval) for var in node.eqn.invars]
     if "float" not in kinds:
         return None
-    if node.name in OF_OWN_DTYPES:  # the pivots of a decomposition stay its own
-        return None
     if node.name in SELECTS:  # the last operand tells which of the first to take
         return operands[-1]
     place = _decided_place(node)
@@ -152,3 +155,49 @@ def results_following(node: Node, results: Arrays, decision: Leaf) -> Results:
         dtype = results[place].dtype
         following[place] = decision.astype(dtype)
     return following
+
+
+# Notes with an axis for the turns of a loop.
+
+
+def at_turn(notes: Any, turn: Leaf) -> Any:
+    """Returns the part of all notes that is of one turn."""
+
+    def row(rows):
+        with of_mesh(rows):
+            return lax.dynamic_index_in_dim(rows, turn, keepdims=False)
+
+    return jax.tree.map(row, notes)
+
+
+def zeros_like(shapes: Any, *room: int) -> Any:
+    """Returns notes of zeros, with room for so many turns."""
+
+    def zeros(note):
+        shape = (*room, *note.shape)
+        return jnp.zeros(shape, note.dtype)
+
+    return jax.tree.map(zeros, shapes)
+
+
+def put_at_turn(notes: Any, turn_notes: Any, turn: Leaf) -> Any:
+    """Returns notes with those of one turn."""
+
+    def put(rows, row):
+        return lax.dynamic_update_index_in_dim(rows, row, turn, 0)
+
+    return jax.tree.map(put, notes, turn_notes)
+
+
+def chosen_by_turn(is_on: Leaf, new: Sequence[Leaf], old: Sequence[Leaf]) -> list[Leaf]:
+    """Returns the carry of a loop: new arrays where it goes on, old arrays elsewhere."""
+    if not is_on.ndim:
+        return list(new)
+    # Under `vmap` each element of the batch ends at a turn of its own.
+    chosen = []
+    for new_array, old_array in zip(new, old):
+        inner_axes = tuple(range(is_on.ndim, new_array.ndim))
+        condition = jnp.expand_dims(is_on, inner_axes)
+        array = jnp.where(condition, new_array, old_array)
+        chosen.append(array)
+    return chosen

@@ -3,22 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from .._leaves.dtypes import bits
-from .._leaves.types import Aval, Jaxpr
+from .._leaves.types import DType, Jaxpr
 from .._program.aligned import SecondTraces
 from .._program.jaxprs import Stack, Variable, is_literal
 from .._program.program import WHILE, Block, Node
 from .._source.origin import Origin
 from .._tracebacks.written import Written
-from .annotation import Annotation
-from .constants import numbers_in_dtype
+from .annotation import Annotation, numbers_in_dtype
 from .formats import IEEE_FLOAT32, Formats
 from .lines import Line, Lines
-from .nodes import COMPUTED, ROUNDINGS
-from .primitives import is_inexact, moves
+from .primitives import COMPUTED, ROUNDINGS, is_inexact, moves
 
 # What is made once for all runs, by what it is made of.
 _Made = dict[object, Any]
@@ -99,14 +96,14 @@ class NumericProgram:
     def _note_line(self, node: Node) -> None:
         """Notes at its line what an equation rounds."""
         eqn = node.eqn
-        results = self._types_as_written(eqn.outvars)
+        dtypes = self._dtypes_as_written(eqn.outvars)
         # The range of these dtypes tells whether scaling the loss can help.
         if node.is_backward:
-            for result in results:
-                if 0 < bits(result.dtype) < 32:
-                    self.backward.add(result.dtype)
+            for dtype in dtypes:
+                if bits(dtype) < 32:
+                    self.backward.add(dtype)
         self._note_numbers(node)
-        node.rounds = self._is_rounding(node, results)
+        node.rounds = self._is_rounding(node, dtypes)
         if not node.rounds:
             return
         line = self._line_of(node)
@@ -117,10 +114,8 @@ class NumericProgram:
             line.has_asked |= precision is not None
             line.note(node.stack, algorithm.name)
             return
-        for result in results:
-            if is_inexact(result):
-                dtype = str(result.dtype)
-                line.note(node.stack, dtype)
+        for dtype in dtypes:
+            line.note(node.stack, str(dtype))
 
     def _line_of(self, node: Node) -> Line:
         """Returns the line of an equation, at which it rounds."""
@@ -130,14 +125,14 @@ class NumericProgram:
     def _note_numbers(self, node: Node) -> None:
         """Notes the numbers that an equation rounds."""
         # They are rounded where they are used, if the equation there rounds or not.
-        rounded_constants = []
+        eqn = node.eqn
+        constants = []
         for place, constant in node.intended.items():
-            var = node.eqn.invars[place]
-            rounded_constants.append((constant, var))
+            constants.append((constant, eqn.invars[place]))
         if node.constant is not None:
             constant = np.asarray(node.constant)
-            rounded_constants.append((constant, *node.eqn.outvars))
-        for constant, var in rounded_constants:
+            constants.append((constant, eqn.outvars[0]))
+        for constant, var in constants:
             dtype = self.formats.written(var.aval.dtype)
             numbers = np.ravel(constant)
             rounded = numbers_in_dtype(numbers, dtype)
@@ -148,40 +143,33 @@ class NumericProgram:
             line.dtypes.add(str(dtype))
             line.constants.append((numbers, rounded))
 
-    def _is_rounding(self, node: Node, results: Sequence[Aval]) -> bool:
+    def _is_rounding(self, node: Node, dtypes: Sequence[DType]) -> bool:
         """Returns whether an equation rounds as written, where it has a wide form."""
         eqn = node.eqn
         formats = self.formats
         if node.rule in ROUNDINGS:
-            if formats.is_own:
-                return False
-            return self._has_rounded_dtype(results)
+            return any(map(formats.rounds, dtypes))
         if node.rule != COMPUTED:
             return False
         # All but the products is the same on both sides there.
         if formats.products is not None:
             algorithm = formats.algorithm(eqn, is_wide=False)
             return algorithm not in (None, IEEE_FLOAT32)
-        if not any(map(is_inexact, results)):
+        if not dtypes:
             return False
-        operands = self._types_as_written(eqn.invars)
         # A number that is only moved was rounded where it was made.
-        if moves(eqn, operands, results):
+        if moves(eqn, formats.written):
             return False
-        return self._has_rounded_dtype([*results, *operands])
+        operand_dtypes = self._dtypes_as_written(eqn.invars)
+        return any(map(formats.rounds, [*dtypes, *operand_dtypes]))
 
-    def _has_rounded_dtype(self, avals: Sequence[Aval]) -> bool:
-        dtypes = [aval.dtype for aval in avals]
-        return any(map(self.formats.rounds, dtypes))
-
-    def _types_as_written(self, variables: Sequence[Variable]) -> list[Aval]:
-        """Returns types with the dtypes of values as written."""
-        types = []
+    def _dtypes_as_written(self, variables: Sequence[Variable]) -> list[DType]:
+        """Returns the dtypes of floating and complex values as written."""
+        dtypes = []
         for var in variables:
-            dtype = getattr(var.aval, "dtype", np.dtype(bool))
-            written = self.formats.written(dtype)
-            types.append(jax.ShapeDtypeStruct((), written))
-        return types
+            if is_inexact(var.aval):
+                dtypes.append(self.formats.written(var.aval.dtype))
+        return dtypes
 
 
 def number_nodes(block: Block, number: int = 0) -> int:

@@ -15,19 +15,33 @@ import numpy as np
 from jax import lax
 
 from .._leaves.types import Leaf
-from .._program.jaxprs import Arrays, LoopOperands, Variable, split_operands
-from .._program.program import CALL, COND, LOOPS, Block, Node
+from .._program.jaxprs import Arrays, Variable
+from .._program.program import CALL, COND, LOOPS, Block, LoopOperands, Node, split_operands
 from .._program.walk import Walk
 from .arithmetic import Arithmetic, Either, Value, Values, own_form
 from .compiled import call_compiled
 from .evaluate import as_dtype, current_mesh, round_inwards, under_mesh
 from .formats import Formats
-from .nodes import COMPUTED, ROUNDINGS, WITHOUT_BLOCKS, Noted
 from .plans import ROUNDED, WIDE, WRITTEN, WidthPlan
-from .primitives import SELECTS, Results, is_inexact
-from .probes import DECISION, Probes, results_following
+from .primitives import (
+    COMPUTED,
+    ROUNDINGS,
+    SELECTS,
+    WITHOUT_BLOCKS,
+    Noted,
+    Results,
+    is_inexact,
+)
+from .probes import (
+    DECISION,
+    Probes,
+    at_turn,
+    chosen_by_turn,
+    put_at_turn,
+    results_following,
+    zeros_like,
+)
 from .program import NumericProgram
-from .turns import at_turn, chosen_by_turn, put_at_turn, zeros_like
 
 
 def run(
@@ -56,8 +70,7 @@ def run(
         probes = Probes()
     arithmetic = Arithmetic(program, formats, False, scale)
     whole_run = Run(plan, probes, arithmetic)
-    count = len(program.block.consts)
-    variables = program.block.inputs[count:]
+    variables = program.block.arguments
     # The first line may round the inputs alone.
     entry = WRITTEN
     if plan.is_wide_given:
@@ -192,10 +205,9 @@ class Run(Walk[Any]):
         intended = user.intended.get(place)
         if intended is None:
             return super().read(user, place, var, values)
-        block = user if isinstance(user, Block) else user.block
-        array = block.constant(var)
+        array = user.block.constant(var)
         constant: Any = self.constant(var, array, intended)
-        if isinstance(user, Block):
+        if not isinstance(user, Node):
             return constant
         # What is inside of a call or a loop does not see that the line of it rounds.
         if self.entry(user) == ROUNDED:
@@ -442,7 +454,7 @@ class Run(Walk[Any]):
     # Roundings, which wide types leave out
 
     def _is_left_out(self, node: Node) -> bool:
-        if self.arithmetic.formats.is_own:
+        if self.arithmetic.formats.products is not None:
             return False
         return self.entry(node) == WIDE
 

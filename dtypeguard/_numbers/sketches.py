@@ -1,6 +1,5 @@
 """The values of a program as sketches, which tell how far two values are apart."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -9,11 +8,11 @@ import numpy as np
 from jax import lax
 
 from .._leaves.types import Leaf
+from .._program.graph import Graph
 from .._program.jaxprs import Arrays, Stack, value_kind
-from .._program.program import SCAN, Node
-from .._program.walk import Walk
+from .._program.program import CALL, SCAN, Block, Node
 from . import plans
-from .nodes import Noted
+from .primitives import Noted
 from .probes import Probes
 from .program import NumericProgram
 from .run import run
@@ -27,90 +26,88 @@ class SketchNode(NamedTuple):
     """A value of a program.
 
     Attributes:
-        operands: the values that it is made of; None for constants.
+        operands: the values that it is made of, but for constants.
         size: how many numbers it has. One program may reshape what another does not.
-        stack: of the equation that makes it; () for an input.
+        stack: of the equation that makes it; () for an input or a constant.
         sketch: in the first turn of the loops around it, if known.
     """
 
-    operands: tuple[int | None, ...]
+    operands: frozenset[int]
     size: int
     stack: Stack
     sketch: np.ndarray | None
 
 
-def sketches(
-    program: NumericProgram, arrays: Arrays
-) -> tuple[list[SketchNode], list[int | None]]:
+def sketches(program: NumericProgram, arrays: Arrays) -> tuple[list[SketchNode], list[int]]:
     """Returns the values of a program in wide types, and the numbers of its outputs."""
     noted = Noted()
     probes = Probes(noted, _note_sketch)
     plan = plans.wide(program)
     run(program, plan, arrays, probes)
-    walk = _SketchWalk(noted)
-    arguments = []
-    for aval in program.jaxpr.in_avals:
-        value = SketchNode((), aval.size, (), None)
-        arguments.append(walk.add(value))
-    outputs = walk.block(program.block, arguments)
-    return walk.nodes, outputs
+    graph = _FirstTurns(program.block)
+    values = []
+    for value, aval in enumerate(graph.avals):
+        sources = frozenset(graph.sources(value))
+        operands = sources.difference(graph.constants)
+        # A token has no size.
+        size = getattr(aval, "size", 0)
+        stack = ()
+        sketch = None
+        if value in graph.makers:
+            node, place = graph.makers[value]
+            stack = node.stack
+            sketch = noted.get((node.number, str(place)))
+        if sketch is not None:
+            sketch = np.asarray(sketch)[_first_turns(stack)]
+        values.append(SketchNode(operands, size, stack, sketch))
+    return values, graph.outputs
 
 
-class _SketchWalk(Walk[int | None]):
-    """Numbers the values of a program; loops are looked into in their first turn."""
+class _FirstTurns(Graph):
+    """The values of a program; loops are looked into in their first turn.
 
-    def __init__(self, noted: Noted):
-        self._noted = noted
-        self.nodes: list[SketchNode] = []
+    Attributes:
+        makers: the node of each value that a node makes, and which of its results it is.
+    """
 
-    def add(self, value: SketchNode) -> int:
-        """Returns the number of a value."""
-        self.nodes.append(value)
-        return len(self.nodes) - 1
+    def __init__(self, block: Block):
+        self.makers: dict[int, tuple[Node, int]] = {}
+        super().__init__(block)
 
-    def constant(self, var, array):
-        return None
+    def enter(self, block, arguments):
+        # A slice stands for the array that is scanned.
+        return dict(zip(block.arguments, arguments))
 
-    def computed(self, node, operands):
-        makers = [operands for _ in node.eqn.outvars]
-        return self._made(node, makers)
-
-    def _made(self, node: Node, makers: Sequence[Sequence[int | None]]) -> list[int]:
-        """Returns the results of an equation, by the values that each is made of."""
-        numbers = []
-        for place, var in enumerate(node.eqn.outvars):
-            # A token has no size.
-            size = getattr(var.aval, "size", 0)
-            sketch = self._sketch_of(node, place)
-            operands = tuple(makers[place])
-            value = SketchNode(operands, size, node.stack, sketch)
-            number = self.add(value)
-            numbers.append(number)
-        return numbers
+    def node(self, node, operands):
+        results = super().node(node, operands)
+        # What a call returns was made inside of it.
+        if node.rule != CALL:
+            for place, value in enumerate(results):
+                self.makers[value] = (node, place)
+        return results
 
     # A value inside is one of several turns, branches or shards, and has no one sketch.
-    visit_while = visit_cond = visit_shard_map = visit_custom_linear_solve = computed
+    visit_while = visit_cond = visit_shard_map = Graph.computed
+
+    def visit_call(self, node, operands):
+        return self.block(node.inner[0], operands)
 
     def visit_scan(self, node, operands):
-        body = node.inner[0]
-        results = self.block(body, operands)
-        return self._made(node, [[result] for result in results])
+        results = self.block(node.inner[0], operands)
+        return self.left(node, results)
 
-    def _sketch_of(self, node: Node, place: int) -> np.ndarray | None:
-        """Returns the sketch of a result in the first turn of each `scan` around it."""
-        key = (node.number, str(place))
-        sketch = self._noted.get(key)
-        if sketch is None:
-            return None
-        # One turn tells loops apart, and later turns have longer ways of rounding.
-        turns = []
-        for outer in reversed(node.stack[1:]):
-            if outer.primitive.name == SCAN:
-                turn = 0
-                if outer.params["reverse"]:
-                    turn = -1
-                turns.append(turn)
-        return np.asarray(sketch)[tuple(turns)]
+
+def _first_turns(stack: Stack) -> tuple[int, ...]:
+    """Returns the first turn of each `scan` around an equation, outside in."""
+    # One turn tells loops apart, and later turns have longer ways of rounding.
+    turns = []
+    for outer in reversed(stack[1:]):
+        if outer.primitive.name == SCAN:
+            turn = 0
+            if outer.params["reverse"]:
+                turn = -1
+            turns.append(turn)
+    return tuple(turns)
 
 
 def _note_sketch(array: Leaf, operands: Arrays) -> Leaf | None:
@@ -126,9 +123,7 @@ def _sketch(array: Leaf) -> Leaf:
     Their distance is about that of the arrays: the mean of the squared distance over signs
     is that of the arrays. An array of up to 64 numbers is its own sketch.
     """
-    dtype = np.float64
-    if jnp.iscomplexobj(array):
-        dtype = np.complex128
+    dtype = np.promote_types(array.dtype, np.float64)
     flat = array.reshape(-1)
     flat = flat.astype(dtype)
     is_small = abs(flat) < _LARGE
@@ -140,8 +135,7 @@ def _sketch(array: Leaf) -> Leaf:
     # since the compiled program holds them.
     random = np.random.default_rng(0)
     signs = random.choice([-1, 1], padded.size)
-    small_signs = signs.astype(np.int8)
-    wide_signs = lax.convert_element_type(small_signs, dtype)
+    wide_signs = lax.convert_element_type(signs.astype(np.int8), dtype)
     signed = padded * wide_signs
     rows = signed.reshape(-1, _BUCKETS)
     return rows.sum(axis=0)

@@ -1,7 +1,8 @@
 """What an audit of precision is given: a function and its arguments, checked and traced."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -23,7 +24,8 @@ from .._program.aligned import (
     beside_trace,
     sibling_dtypes,
 )
-from .._program.jaxprs import Arrays, all_jaxprs
+from .._program.jaxprs import Arrays
+from .._program.program import Block
 from .formats import Formats
 from .primitives import is_inexact, measured
 
@@ -42,6 +44,7 @@ class Traced(NamedTuple):
 
     Attributes:
         program: its jaxpr.
+        avals: the abstract values of it and of all inside it.
         paths: of its floating outputs; if there are none, of ints and bools that floats
             may decide.
         traces: it beside its traces of other arguments, as far as they are asked for.
@@ -50,15 +53,11 @@ class Traced(NamedTuple):
     """
 
     program: Jaxpr
+    avals: list[Aval]
     paths: list[str]
     traces: SecondTraces
     has_float64: bool
     outputs: list[str]
-
-    @property
-    def avals(self) -> Iterator[Aval]:
-        """The abstract values of the program and of all jaxprs inside it."""
-        return avals_in(self.program)
 
 
 class Subject:
@@ -118,51 +117,43 @@ class Subject:
             f: another function to trace in its place.
             is_planned: whether it is traced as `autocast` traces it as well.
         """
-        run = _FlatFunction(f or self.f, self.given)
-        arrays = self.given.arrays
-        with contextlib.ExitStack() as stack:
-            if self._x64 is not None:
-                stack.enter_context(set_x64(self._x64))
-            # What JAX has traced before has the lines of another call.
-            stack.enter_context(traced_anew())
+        run = functools.partial(self._run, f or self.f)
+        flags = contextlib.nullcontext()
+        if self._x64 is not None:
+            flags = set_x64(self._x64)
+        # What JAX has traced before has the lines of another call.
+        with flags, traced_anew():
             try:
-                program, outputs = make_jaxpr_with_aux(run, *arrays)
+                program, outputs = make_jaxpr_with_aux(run, *self.given.arrays)
             except Exception as error:
                 # The error itself stays: the user's line is in its traceback.
                 error.add_note(_NOT_TRACED)
                 raise
             # As the caller has it: the audit itself may turn x64 on later.
             has_double = has_float64()
-            wide = beside_trace(program, run, arrays, WIDER)
+            wide = beside_trace(program, run, WIDER)
             sibling = wide
             # What follows the arguments shows where these have dtypes that no argument has.
             if is_planned:
-                siblings = sibling_dtypes(arrays)
-                sibling = beside_trace(program, run, arrays, siblings)
+                sibling = beside_trace(program, run, sibling_dtypes(program))
+        avals = _avals_in(program)
         # Of integers alone nothing rounds.
         paths = []
-        if any(map(is_inexact, avals_in(program))):
+        if any(map(is_inexact, avals)):
             places = measured(program.out_avals)
             paths = [outputs[place] for place in places]
         traces = SecondTraces(wide, lambda: sibling)
-        return Traced(program, paths, traces, has_double, outputs)
+        return Traced(program, avals, paths, traces, has_double, outputs)
 
+    def _run(self, f: Function, *arrays: Leaf) -> tuple[list[Leaf], list[str]]:
+        """Returns the arrays that a function returns of arrays, and their paths.
 
-class _FlatFunction:
-    """A function of arrays that returns arrays, with the paths of these beside.
-
-    What the function changes in place in its arguments is an output as well.
-    """
-
-    def __init__(self, f: Function, arguments: SplitTree):
-        self._f = f
-        self._arguments = arguments
-
-    def __call__(self, *arrays: Leaf) -> tuple[list[Leaf], list[str]]:
-        arguments = self._arguments.merged(arrays)
+        What the function changes in place in its arguments is an output as well.
+        """
+        arguments = self.given.merged(arrays)
         args, kwargs = gathered(arguments)
         # The arguments come beside the result: a module may have been changed in place.
-        result = self._f(*args, **kwargs)
+        result = f(*args, **kwargs)
         tree = spread((result, args, kwargs))
         returned = SplitTree(tree)
         outputs = []
@@ -233,14 +224,10 @@ def _floating(name: str, dtype: DType, example: str) -> np.dtype | None:
     )
 
 
-def avals_in(jaxpr: Jaxpr) -> Iterator[Aval]:
-    """Yields the abstract values of a jaxpr and of all jaxprs inside it.
-
-    A `Graph` leaves out the condition of a loop, and what a scatter applies.
-    """
-    for inner in all_jaxprs(jaxpr):
-        variables = [*inner.invars, *inner.constvars]
-        for eqn in inner.eqns:
-            variables.extend(eqn.outvars)
-        for var in variables:
-            yield var.aval
+def _avals_in(program: Jaxpr) -> list[Aval]:
+    """Returns the abstract values of a program, and of all inside it."""
+    block = Block(program)
+    variables = [*block.arguments, *block.consts]
+    for node in block.all_nodes():
+        variables.extend(node.eqn.outvars)
+    return [var.aval for var in variables]

@@ -10,6 +10,7 @@ from .._leaves.arguments import check_number, shown
 from .._leaves.types import Args, DType, Function, Kwargs, PyTree, public
 from .._numbers.formats import Formats, products_named
 from .._numbers.subject import Subject, formats_of
+from .._program.aligned import NO_ALIGNMENT
 from .._program.graph import Graph
 from .._reference.comparison import comparison
 from .curve import search_in_time
@@ -204,9 +205,9 @@ def audit_call(
     if products is not None:
         # Both sides compute in the program's own dtypes, and differ in their products
         # alone.
-        formats = Formats(np.dtype("float32"), is_own=True, products=products)
+        formats = Formats(np.dtype("float32"), products=products)
     else:
-        formats = formats_of(list(traced.avals), wide, narrow)
+        formats = formats_of(traced.avals, wide, narrow)
         work = work_of(graph, input_names(f, subject.given.key_paths), narrow)
     compare = None
     if reference is not None:
@@ -243,7 +244,7 @@ def audit_call(
             work=work,
             rounded=prepared.rounded,
             unknown=unknown_in_program(measures.program),
-            is_traced_wide=traced.traces.wide.second is not None,
+            is_traced_wide=traced.traces.wide is not NO_ALIGNMENT,
             integers=misfits(measures),
             narrowed=tuple(narrowed_bits(measures)),
             run=run._replace(

@@ -80,7 +80,7 @@ def planned_call(
     subject.check_values("a plan", "measure")
     show("tracing")
     traced = subject.traced(is_planned=True)
-    formats = formats_of(list(traced.avals), None, narrow)
+    formats = formats_of(traced.avals, None, narrow)
     # Before the runs: they take long, and would be for nothing.
     if not has_plan(formats):
         raise TypeError(

@@ -7,7 +7,7 @@ import numpy as np
 
 from .._leaves.dtypes import bits
 from .._leaves.types import Leaf
-from .._numbers.constants import have_few_digits, numbers_in_dtype
+from .._numbers.annotation import have_few_digits, numbers_in_dtype
 from .._numbers.finite import count_births
 from .._numbers.measure import Measures
 from .._numbers.program import NumericProgram
@@ -75,8 +75,6 @@ def _decimal_beside(array: Leaf) -> float | None:
 def unknown_in_program(program: NumericProgram) -> tuple[UnknownConstant, ...]:
     """Returns the constants that may have been rounded before the program was traced."""
     rows = {}
-    if program.formats.is_own:
-        return ()
     for node in program.block.all_nodes():
         for array in node.doubtful:
             numbers = np.asarray(array, np.float64).reshape(-1)

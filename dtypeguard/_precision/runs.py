@@ -26,9 +26,8 @@ from .._numbers.measure import (
     distance,
     size_of,
 )
-from .._numbers.nodes import Noted
 from .._numbers.plans import WIDE
-from .._numbers.primitives import SELECTS, is_inexact
+from .._numbers.primitives import SELECTS, Noted, is_inexact
 from .._numbers.probes import DECISION, Probes
 from .._numbers.program import NumericProgram
 from .._program.graph import Graph

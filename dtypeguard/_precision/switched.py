@@ -8,7 +8,6 @@ from .._leaves.types import Function, Leaf
 from .._numbers.arithmetic import Arithmetic
 from .._numbers.compiled import call_compiled
 from .._numbers.formats import Formats
-from .._numbers.nodes import Noted
 from .._numbers.plans import WRITTEN, WidthPlan
 from .._numbers.primitives import Results
 from .._numbers.probes import Probes

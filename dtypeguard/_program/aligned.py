@@ -8,7 +8,7 @@ source asks for.
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,18 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._carry.tracing import make_jaxpr_with_aux
-from .._leaves.dtypes import bits, dtype_of, kind
-from .._leaves.types import Equation, Jaxpr, Leaf
-from .jaxprs import (
-    PRODUCTS,
-    Arrays,
-    Variable,
-    expanded,
-    is_literal,
-    jaxprs_in,
-    open_jaxpr,
-    value_kind,
-)
+from .._leaves.dtypes import bits, kind
+from .._leaves.types import Equation, Jaxpr, Leaf, PyTree
+from .jaxprs import Variable, is_literal, jaxprs_in, open_jaxpr, value_kind
 
 _BFLOAT16 = np.dtype(jnp.bfloat16)
 _FLOAT16 = np.dtype("float16")
@@ -37,35 +28,37 @@ WIDER = {_BFLOAT16: _FLOAT32, _FLOAT16: _FLOAT32}
 
 Retype = Mapping[np.dtype, np.dtype]
 # What uses a value: an equation, or the open jaxpr that returns it.
-_User = Equation | Jaxpr
-# An operand of an equation by its identity and place, or an output of a jaxpr.
-_UseKey = tuple[int, int]
-_ConstantsByUse = dict[_UseKey, np.ndarray]
+_EquationOrJaxpr = Equation | Jaxpr
 
 
-class _Source(NamedTuple):
-    """Where a value of a jaxpr comes from.
+class ConstantPair(NamedTuple):
+    """A constant in both traces."""
 
-    Attributes:
-        casts: the conversions that lead to it, in order.
-        value: the number or array that they convert, if it is a constant.
-    """
+    first: np.ndarray
+    second: np.ndarray
 
-    casts: tuple[Equation, ...] = ()
-    value: Leaf | None = None
+    @property
+    def is_equal(self) -> bool:
+        """Whether both are the same numbers."""
+        numbers = self.first.astype(float)
+        second_numbers = self.second.astype(float)
+        return np.array_equal(numbers, second_numbers, equal_nan=True)
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether the second one rounds to the first: the eps of a dtype does not."""
+        with np.errstate(all="ignore"):
+            rounded = self.second.astype(self.first.dtype)
+        return np.array_equal(rounded, self.first, equal_nan=True)
 
 
-# Of an argument, and of the result of an equation that is no conversion.
-_NOT_CONVERTED = _Source()
-
-
-def sibling_dtypes(arrays: Arrays) -> Retype:
+def sibling_dtypes(program: Jaxpr) -> Retype:
     """Returns dtypes for a second trace in which the floating arguments move.
 
     All get one dtype. With two of them, a promotion of both could give the dtype of the
     first trace by chance, as float16 and bfloat16 give float32.
     """
-    dtypes = set(map(dtype_of, arrays))
+    dtypes = {aval.dtype for aval in program.in_avals}
     sibling = _BFLOAT16
     if sibling in dtypes:
         sibling = _FLOAT16
@@ -74,46 +67,41 @@ def sibling_dtypes(arrays: Arrays) -> Retype:
         if kind(dtype) != "float":
             continue
         # The formats of 8 bits are storage: no promotion leads to them.
-        if bits(dtype) >= 16:
-            siblings[dtype] = sibling
+        if bits(dtype) < 16:
+            continue
+        siblings[dtype] = sibling
     return siblings
 
 
 def beside_trace(
-    program: Jaxpr, function: Callable[..., Any], arrays: Arrays, dtypes: Retype
+    program: Jaxpr, function: Callable[..., tuple[PyTree, Any]], dtypes: Retype
 ) -> "Alignment":
-    """Returns a traced function beside its trace of arrays in other dtypes.
+    """Returns a traced function beside its trace of arguments in other dtypes.
 
     If it does not trace in these, it is aligned with nothing.
 
     Args:
         program: the function, traced as given.
-        function: the function, which returns an auxiliary output as well.
-        arrays: what it is traced with.
-        dtypes: the dtypes of these, with those of the second trace.
+        function: the function, which returns arrays and an auxiliary output.
+        dtypes: dtypes of its arguments, with those of the second trace.
     """
-    if dtypes.keys().isdisjoint(map(dtype_of, arrays)):
-        return Alignment(program, program)  # the second trace would be equal
     avals = []
-    for array in arrays:
-        aval = _argument_in(dtypes, array)
+    for aval in program.in_avals:
+        if aval.dtype in dtypes:
+            aval = aval.update(dtype=dtypes[aval.dtype])
         avals.append(aval)
+    alignment = Alignment()
+    if avals == list(program.in_avals):
+        alignment.align(program, program)  # the second trace would be equal
+        return alignment
     try:
         # A constant may leave the range of the other dtype, of which NumPy warns.
         with jax.numpy_dtype_promotion("standard"), np.errstate(all="ignore"):
             second, _ = make_jaxpr_with_aux(function, *avals)
     except Exception:  # it asks for its dtypes, as the carry of a loop may
         return NO_ALIGNMENT
-    return Alignment(program, second)
-
-
-def _argument_in(dtypes: Retype, array: Leaf) -> Leaf:
-    dtype = dtypes.get(dtype_of(array))
-    if dtype is None:
-        return array
-    if isinstance(array, jax.ShapeDtypeStruct):
-        return array.update(dtype=dtype)
-    return jax.typeof(array).update(dtype=dtype)
+    alignment.align(program, second)
+    return alignment
 
 
 class Alignment:
@@ -122,60 +110,28 @@ class Alignment:
     Equations of a jaxpr that are alike but for dtypes are aligned in order, if both traces
     have equally many of them, and so are the jaxprs inside of them. Conversions between
     floats are left out, since some of them are there in one trace alone: their effect is
-    read where their results are used.
-
-    Attributes:
-        second: the second trace; None if there is none, which tells nothing.
+    read where their results are used. Equations are told by their identity.
     """
 
-    def __init__(self, first: Jaxpr | None = None, second: Jaxpr | None = None):
-        self.second = second
-        # Kept, since its equations are told by their identity.
-        self._first = first
-        self._jaxprs = set()
-        self._partners: dict[int, Equation] = {}
-        self._constants: _ConstantsByUse = {}
-        self._intended: _ConstantsByUse = {}
-        self._moves: dict[int, bool] = {}
-        self._sources: dict[Variable, _Source] = {}
-        self._ends = collections.defaultdict(set)
-        if first is not None:
-            self._align(first, second)
+    def __init__(self):
+        self._partners = {}
+        self._moves = {}
+        # The conversions that lead to a value, in order, and the arrays of constants.
+        self._casts = {}
+        self._arrays = {}
+        # By the identity of the user, and the place of the operand or of the output.
+        self._constants: dict[tuple[int, int], ConstantPair] = {}
+        self._ends = set()
 
     # What it tells
 
-    def partner(self, eqn: Equation) -> Equation | None:
-        """Returns the equation of the second trace in the place of one of the first."""
-        return self._partners.get(id(eqn))
+    def partner(self, user: _EquationOrJaxpr) -> _EquationOrJaxpr | None:
+        """Returns what the second trace has in the place of one of the first."""
+        return self._partners.get(id(user))
 
-    def intended_constant(
-        self, user: _User, place: int, rounds: bool = False
-    ) -> np.ndarray | None:
-        """Returns the constant of the second trace, where it is a different number.
-
-        Args:
-            user: the equation whose operand it is, or the open jaxpr that returns it.
-            place: of the operand, or of the output.
-            rounds: whether it has to round to the constant of the first trace: the eps of a
-                dtype does not round to that of another one.
-        """
-        key = (id(user), place)
-        intended = self._intended.get(key)
-        if intended is None:
-            return None
-        if not rounds:
-            return intended
-        constant = self._constants[key]
-        if _rounds_to(intended, constant):
-            return intended
-        return None
-
-    def doubtful_constant(self, eqn: Equation, place: int) -> np.ndarray | None:
-        """Returns a constant of the first trace of which the second tells nothing more."""
-        key = (id(eqn), place)
-        if key in self._intended:
-            return None
-        return self._constants.get(key)
+    def constants(self, user: _EquationOrJaxpr, place: int) -> ConstantPair | None:
+        """Returns the constants that an operand, or an output, is in the two traces."""
+        return self._constants.get((id(user), place))
 
     def follows(self, eqn: Equation) -> bool | None:
         """Returns whether the target of a conversion moves with the arguments' dtypes.
@@ -184,19 +140,17 @@ class Alignment:
         """
         return self._moves.get(id(eqn))
 
-    def ends_of_width(self, user: _User) -> Collection[int]:
-        """Returns the operands, or outputs, that are cast to the dtype that they have.
+    def is_end_of_width(self, user: _EquationOrJaxpr, place: int) -> bool:
+        """Returns whether an operand, or an output, is cast to the dtype that it has.
 
         Of such a cast JAX makes no equation, but it makes one where the operand is wider.
         """
-        return self._ends.get(id(user), ())
+        return (id(user), place) in self._ends
 
     def asks_for_result(self, eqn: Equation) -> bool:
         """Returns whether a product asks for the dtype of its result."""
         partner = self.partner(eqn)
         if partner is None:
-            return False
-        if eqn.primitive.name not in PRODUCTS:
             return False
         for operand, second_operand in zip(eqn.invars[:2], partner.invars):
             if operand.aval.dtype == second_operand.aval.dtype:
@@ -207,12 +161,13 @@ class Alignment:
 
     # How it is made
 
-    def _align(self, first: Jaxpr, second: Jaxpr) -> None:
+    def align(self, first: Jaxpr, second: Jaxpr) -> None:
+        """Aligns a jaxpr, and all inside of it, with its second trace."""
         jaxpr = open_jaxpr(first)
-        identity = id(jaxpr)
-        if identity in self._jaxprs:  # the calls of one function share it
+        second_jaxpr = open_jaxpr(second)
+        if id(jaxpr) in self._partners:  # the calls of one function share it
             return
-        self._jaxprs.add(identity)
+        self._partners[id(jaxpr)] = second_jaxpr
         steps_by_key = self._steps_by_key(first)
         second_steps_by_key = self._steps_by_key(second)
         for key, steps in steps_by_key.items():
@@ -222,101 +177,85 @@ class Alignment:
             for eqn, partner in zip(steps, second_steps):
                 self._partners[id(eqn)] = partner
                 self._compare(eqn, eqn.invars, partner.invars)
-                inner_jaxprs = _inner_jaxprs(eqn)
+                inner_jaxprs = jaxprs_in(eqn.params)
                 # Most equations have none, and each has many parameters to look through.
                 if not inner_jaxprs:
                     continue
-                second_inner_jaxprs = _inner_jaxprs(partner)
+                second_inner_jaxprs = jaxprs_in(partner.params)
                 for inner, second_inner in zip(inner_jaxprs, second_inner_jaxprs):
-                    self._align(inner, second_inner)
-        second_outputs = open_jaxpr(second).outvars
+                    self.align(inner, second_inner)
         # A function may return another tree for other dtypes.
-        if len(jaxpr.outvars) == len(second_outputs):
-            self._compare(jaxpr, jaxpr.outvars, second_outputs)
+        if len(jaxpr.outvars) == len(second_jaxpr.outvars):
+            self._compare(jaxpr, jaxpr.outvars, second_jaxpr.outvars)
 
     def _steps_by_key(self, jaxpr: Jaxpr) -> Mapping[object, list[Equation]]:
-        """Returns the equations by what they are but for dtypes, and notes sources."""
+        """Returns the equations by what they are but for dtypes; notes conversions."""
         opened = open_jaxpr(jaxpr)
         arrays = getattr(jaxpr, "consts", ())
-        for var, array in zip(opened.constvars, arrays):
-            self._sources[var] = _Source(value=array)
+        self._arrays.update(zip(opened.constvars, arrays))
         steps_by_key = collections.defaultdict(list)
         for eqn in opened.eqns:
             if _is_float_cast(eqn):
                 (operand,) = eqn.invars
                 (result,) = eqn.outvars
-                source = self._source(operand)
-                casts = (*source.casts, eqn)
-                self._sources[result] = source._replace(casts=casts)
+                casts = self._casts.get(id(operand), [])
+                self._casts[id(result)] = [*casts, eqn]
             else:
                 key = _alignment_key(eqn)
                 steps_by_key[key].append(eqn)
         return steps_by_key
 
-    def _source(self, var: Variable) -> _Source:
-        """Returns the conversions and the constant behind a value."""
+    def _constant(self, var: Variable) -> Leaf | None:
+        """Returns the number or array that a value is, if it is a constant."""
         if is_literal(var):
-            value = np.asarray(var.val, var.aval.dtype)
-            return _Source(value=value)
-        return self._sources.get(var, _NOT_CONVERTED)
+            return np.asarray(var.val, var.aval.dtype)
+        return self._arrays.get(var)
 
     def _compare(
         self,
-        user: _User,
+        user: _EquationOrJaxpr,
         variables: Sequence[Variable],
         second_variables: Sequence[Variable],
     ) -> None:
         """Compares what an equation, or the caller of a jaxpr, gets in the two traces."""
         pairs = zip(variables, second_variables)
         for place, (var, second_var) in enumerate(pairs):
-            source = self._source(var)
-            second = self._source(second_var)
-            # The results of two equations tell nothing.
-            if source is second is _NOT_CONVERTED:
+            if value_kind(var.aval) != "float":
                 continue
-            aval = var.aval
-            second_aval = second_var.aval
-            if value_kind(aval) != "float":
+            if value_kind(second_var.aval) != "float":
                 continue
-            if value_kind(second_aval) != "float":
-                continue
-            root = var
-            root_user = user
-            casts = source.casts
+            casts = self._casts.get(id(var), [])
+            second_casts = self._casts.get(id(second_var), [])
+            key = (id(user), place)
             if casts:
-                # The conversion is what uses the root.
-                root_user = casts[0]
-                root = root_user.invars[0]
-                place = 0
+                # The first conversion is what uses the value before all of them.
+                key = (id(casts[0]), 0)
                 last_cast = id(casts[-1])
-                self._moves[last_cast] = aval.dtype != second_aval.dtype
-            user_identity = id(root_user)
+                self._moves[last_cast] = var.aval.dtype != second_var.aval.dtype
+                (var,) = casts[0].invars
+            if second_casts:
+                (second_var,) = second_casts[0].invars
             # In the first trace this cast would change nothing, so JAX left it out.
-            if len(second.casts) == len(casts) + 1:
-                target = second.casts[0].outvars[0].aval
-                if target.dtype == root.aval.dtype:
-                    self._ends[user_identity].add(place)
-            if source.value is None:
+            if len(second_casts) == len(casts) + 1:
+                (target,) = second_casts[0].outvars
+                if target.aval.dtype == var.aval.dtype:
+                    self._ends.add(key)
+            constant = self._constant(var)
+            second_constant = self._constant(second_var)
+            if constant is None:
                 continue
-            if second.value is None:
+            if second_constant is None:
                 continue
-            key = (user_identity, place)
-            self._compare_constants(key, source.value, second.value)
-
-    def _compare_constants(self, key: _UseKey, value: Leaf, second_value: Leaf) -> None:
-        if value is second_value and np.size(value) > 1:
-            return  # an array that the function closes over is as it is
-        first = np.asarray(value)
-        second = np.asarray(second_value)
-        if first.shape != second.shape:
-            return
-        self._constants[key] = first
-        number = first.astype(float)
-        second_number = second.astype(float)
-        if not np.array_equal(number, second_number, equal_nan=True):
-            self._intended[key] = second
+            # An array that the function closes over is as it is.
+            if constant is second_constant and np.size(constant) > 1:
+                continue
+            first = np.asarray(constant)
+            second = np.asarray(second_constant)
+            if first.shape == second.shape:
+                self._constants[key] = ConstantPair(first, second)
 
 
+# Of a function that does not trace in other dtypes: it tells nothing.
 NO_ALIGNMENT = Alignment()
 
 
@@ -348,19 +287,6 @@ def _is_float_cast(eqn: Equation) -> bool:
     operand_kind = value_kind(eqn.invars[0].aval)
     result_kind = value_kind(eqn.outvars[0].aval)
     return operand_kind == result_kind == "float"
-
-
-def _rounds_to(wide: np.ndarray, narrow: np.ndarray) -> bool:
-    with np.errstate(all="ignore"):
-        rounded = wide.astype(narrow.dtype)
-    return np.array_equal(rounded, narrow, equal_nan=True)
-
-
-def _inner_jaxprs(eqn: Equation) -> list[Jaxpr]:
-    expansion = expanded(eqn)
-    if expansion is None:
-        return jaxprs_in(eqn.params)
-    return [expansion]
 
 
 def _alignment_key(eqn: Equation) -> tuple[Any, ...]:

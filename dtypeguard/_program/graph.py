@@ -3,20 +3,13 @@
 import collections
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .._leaves.types import Aval, Jaxpr, Leaf
-from .jaxprs import Stack, Variable, all_jaxprs, is_literal, open_jaxpr
-from .program import Block, Node
+from .jaxprs import Stack, Variable, is_literal
+from .program import Block, User
 from .walk import Walk
-
-# The equations that a graph has before the calls of a jaxpr share theirs, and as a multiple
-# of the program's own: functions that call each other twice, level by level, would make one
-# that grows exponentially, and take longer than JAX takes to trace the program.
-_MOST_UNSHARED = 1_000
-_MOST_FOLD = 4
 
 
 class Equation(NamedTuple):
@@ -47,15 +40,12 @@ class Constant:
     """
 
     variable: Variable
-    user: Node | Block
+    user: User
 
     @property
     def value(self) -> Leaf | None:
         """Its number or array, if the jaxpr holds that."""
-        block = self.user
-        if isinstance(block, Node):
-            block = block.block
-        return block.constant(self.variable)
+        return self.user.block.constant(self.variable)
 
     @property
     def returned_by(self) -> Jaxpr | None:
@@ -66,7 +56,7 @@ class Constant:
         # What the program itself returns, no function inside returns.
         if not block.stack:
             return None
-        return open_jaxpr(block.jaxpr)
+        return block.source
 
 
 class Graph(Walk[int]):
@@ -87,7 +77,7 @@ class Graph(Walk[int]):
         variables: those of the inputs.
 
     Args:
-        program: a jaxpr; or a block, whose calls share nothing, since all of it is made.
+        program: a jaxpr, or a block.
         arguments: how many arguments it has, if it begins with what it closes over.
     """
 
@@ -96,23 +86,19 @@ class Graph(Walk[int]):
         self.made_by: dict[int, Equation] = {}
         self.same: dict[int, list[int]] = {}
         self.constants: dict[int, Constant] = {}
-        self._unshared = math.inf
-        self._shared = {}
         block = program
         if not isinstance(block, Block):
             block = Block(program)
-            size = 0
-            for inner in all_jaxprs(program):
-                size += len(inner.eqns)
-            self._unshared = max(_MOST_UNSHARED, _MOST_FOLD * size)
-        variables = open_jaxpr(block.jaxpr).invars
+        variables = block.arguments
         if arguments is not None:
             # JAX puts what a function closes over first.
-            closed_over = len(variables) - arguments
-            if closed_over > 0:
-                variables = variables[closed_over:]
-        self.inputs = [self._new(variable.aval) for variable in variables]
-        self.variables = dict(zip(self.inputs, variables))
+            first = max(len(variables) - arguments, 0)
+            variables = variables[first:]
+        self.variables = {}
+        for variable in variables:
+            value = self._new(variable.aval)
+            self.variables[value] = variable
+        self.inputs = list(self.variables)
         self.outputs = self.block(block, self.inputs)
 
     # What it tells
@@ -156,12 +142,9 @@ class Graph(Walk[int]):
             origins.append(source)
         return origins
 
-    def dependencies(self, value: int) -> int:
-        """Returns the inputs that a value depends on, as the bits of an integer."""
-        return self._dependencies[value]
-
     @functools.cached_property
-    def _dependencies(self) -> dict[int, int]:
+    def dependencies(self) -> dict[int, int]:
+        """The inputs that each value depends on, as the bits of an integer."""
         dependencies = collections.defaultdict[int, int](int)
         for value in self.inputs:
             dependencies[value] = 1 << value
@@ -183,13 +166,10 @@ class Graph(Walk[int]):
         return value
 
     def enter(self, block, arguments):
-        # Counted when it is entered, so that deep calls share what is inside early enough.
-        self._unshared -= len(block.nodes)
-        inputs = block.inputs
         values = {}
         # A closed-over value gets its number where it is used first.
-        first = len(inputs) - len(arguments)
-        for var, value in zip(inputs[first:], arguments):
+        first = len(block.arguments) - len(arguments)
+        for var, value in zip(block.arguments[first:], arguments):
             if self.avals[value] != var.aval:
                 # The body of a `scan` sees slices.
                 value = self._new(var.aval, [value])
@@ -237,24 +217,7 @@ class Graph(Walk[int]):
         return value
 
     def visit_call(self, node, operands):
-        block = node.inner[0]
-        if self._unshared > 0:
-            results = self.block(block, operands)
-            return self.left(node, results)
-        # Its inside is that of all calls of its jaxpr.
-        jaxpr = open_jaxpr(block.jaxpr)
-        shared = self._shared
-        if jaxpr not in shared:
-            entered = []
-            for var in jaxpr.invars:
-                value = self._new(var.aval)
-                entered.append(value)
-            results = self.block(block, entered)
-            shared[jaxpr] = (entered, results)
-        entered, results = shared[jaxpr]
-        for value, operand in zip(entered, operands):
-            sources = self.same.setdefault(value, [])
-            sources.append(operand)
+        results = self.block(node.inner[0], operands)
         return self.left(node, results)
 
     def condition(self, block, arguments):

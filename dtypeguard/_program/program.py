@@ -7,14 +7,17 @@ costs nothing. What a walk learns of a node, it notes there.
 import collections
 import functools
 import types
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from .._leaves.types import Equation, Jaxpr, Leaf
 from .._tracebacks.written import Written
 from .aligned import NO_TRACES, SecondTraces
-from .jaxprs import Stack, Variable, expanded, is_literal, jaxprs_in, open_jaxpr
+from .jaxprs import Stack, Variable, expanded, is_literal, open_jaxpr
+
+_T = TypeVar("_T")
 
 # The forms of equations, by what runs in their place. Loops, branches and shards are named
 # as their primitives. A closed one has jaxprs that say how it computes, or none.
@@ -26,23 +29,25 @@ SOLVE = "custom_linear_solve"
 CALL = "call"
 CLOSED = "closed"
 LOOPS = frozenset([SCAN, WHILE])
-
-# By place. Nodes and blocks share it until a reader of constants notes some.
-_NO_INTENDED: Mapping[int, np.ndarray] = types.MappingProxyType({})
+# The parameters of these that are jaxprs.
+_JAXPRS = {
+    SCAN: ["jaxpr"],
+    WHILE: ["body_jaxpr", "cond_jaxpr"],
+    SHARD_MAP: ["jaxpr"],
+}
 
 
 def form_of(eqn: Equation) -> tuple[str, Sequence[Jaxpr]]:
     """Returns the form of an equation, and the jaxprs that run in its place."""
     name = eqn.primitive.name
     params = eqn.params
-    if name == SCAN:
-        return name, [params["jaxpr"]]
-    if name == WHILE:
-        return name, [params["body_jaxpr"], params["cond_jaxpr"]]
+    if name in _JAXPRS:
+        jaxprs = []
+        for key in _JAXPRS[name]:
+            jaxprs.append(params[key])
+        return name, jaxprs
     if name == COND:
         return name, params["branches"]
-    if name == SHARD_MAP:
-        return name, jaxprs_in(params)
     if name == SOLVE:
         return name, [params["jaxprs"].solve]
     # A call has a jaxpr with its own operands and results, whatever JAX names both.
@@ -64,32 +69,89 @@ def _is_called(param: object, eqn: Equation) -> bool:
     return len(jaxpr.outvars) == len(eqn.outvars)
 
 
-class Node:
+class LoopOperands(NamedTuple, Generic[_T]):
+    """The operands of a loop in their groups.
+
+    Attributes:
+        of_condition: what the condition alone is given.
+        shared: what the body is given in each turn.
+        carry: what the body is given first, and returns for its next turn.
+        scanned: what the body is given slices of.
+    """
+
+    of_condition: list[_T]
+    shared: list[_T]
+    carry: list[_T]
+    scanned: list[_T]
+
+
+def split_operands(eqn: Equation, operands: Sequence[_T]) -> LoopOperands[_T]:
+    """Returns the operands of a loop in their groups."""
+    # Told by shapes: the parameters that say so have other names in other releases.
+    _, jaxprs = form_of(eqn)
+    body = open_jaxpr(jaxprs[0])
+    first_shared = len(eqn.invars) - len(body.invars)
+    rows = _count_axes(eqn.outvars) - _count_axes(body.outvars)
+    scanned = _count_axes(eqn.invars[first_shared:]) - _count_axes(body.invars)
+    first_scanned = len(operands) - scanned
+    first_carried = first_scanned - len(eqn.outvars) + rows
+    values = list(operands)
+    return LoopOperands(
+        of_condition=values[:first_shared],
+        shared=values[first_shared:first_carried],
+        carry=values[first_carried:first_scanned],
+        scanned=values[first_scanned:],
+    )
+
+
+def _count_axes(variables: Sequence[Variable]) -> int:
+    """Returns how many axes values have; what is scanned has one more outside."""
+    count = 0
+    for var in variables:
+        # Tokens have no shape.
+        count += len(getattr(var.aval, "shape", ()))
+    return count
+
+
+class User:
+    """What uses values: a node computes with its operands, a block returns its outputs.
+
+    Attributes:
+        source: the equation, or the open jaxpr.
+        block: the block that holds the values.
+        stack: the equations around them, inside out; of a node its own is the first.
+        number: its place in the order of the program, after all inside of it.
+        intended: the constants among them as they were meant, by place.
+    """
+
+    source: Equation | Jaxpr
+    block: "Block"
+    stack: Stack
+    number = -1
+    # All share it until a reader of constants notes some.
+    intended: Mapping[int, np.ndarray] = types.MappingProxyType({})
+
+
+class Node(User):
     """An equation where it stands: a function called twice has two nodes of each.
 
-    The attributes from `number` on are noted by who runs the program in other dtypes, and
-    so is another rule.
+    The attributes from `line` on are noted by who runs the program in other dtypes, and so
+    is another rule.
 
     Attributes:
         eqn: the equation.
-        block: the block that holds it.
-        stack: it and those whose jaxprs contain it, inside out.
         name: that of its primitive.
         rule: how it is visited: its form, which tells how its inside is read, or another.
-        number: its place in the order of the program, after all inside of it.
         line: the number of its line; None if nothing rounds there.
         rounds: whether it rounds as written, where it has a wide form.
-        intended: the constants among its operands as they were meant, by operand.
         constant: the Python number that it rounds, if it is the conversion of one.
         doubtful: its constants of 16 bits that may have been rounded before the trace.
         last: the variables that nothing after it uses.
         room: for the notes of how many turns it has room, if it is a `while` loop.
     """
 
-    number = -1
     line: int | None = None
     rounds = False
-    intended: Mapping[int, np.ndarray] = _NO_INTENDED
     constant: float | None = None
     doubtful: Sequence[np.ndarray] = ()
     last: Sequence[Variable] = ()
@@ -97,8 +159,9 @@ class Node:
 
     def __init__(self, eqn: Equation, block: "Block"):
         self.eqn = eqn
+        self.source = eqn
         self.block = block
-        self.stack: Stack = (eqn, *block.stack)
+        self.stack = (eqn, *block.stack)
         self.name: str = eqn.primitive.name
 
     @functools.cached_property
@@ -109,34 +172,23 @@ class Node:
     @functools.cached_property
     def inner(self) -> "Sequence[Block]":
         """The blocks that run in its place."""
+        # Each place has blocks of its own.
         blocks = []
         _, jaxprs = form_of(self.eqn)
-        # Each place has blocks of its own.
         for jaxpr in jaxprs:
             block = Block(jaxpr, self.stack, self.block.traces)
             blocks.append(block)
         return blocks
 
-    # Plans ask for these again and again.
-
-    @functools.cached_property
-    def ends(self) -> Collection[int]:
-        """The operands that are cast to the dtype that they have, where width ends."""
-        return self.block.traces.wide.ends_of_width(self.eqn)
-
-    @functools.cached_property
+    @property
     def follows(self) -> bool | None:
         """Whether the target of this conversion follows the dtypes of the arguments."""
         return self.block.traces.sibling.follows(self.eqn)
 
     @functools.cached_property
-    def asks_for_result(self) -> bool:
-        """Whether this product asks for the dtype of its result."""
-        return self.block.traces.sibling.asks_for_result(self.eqn)
-
-    @functools.cached_property
     def is_backward(self) -> bool:
         """Whether it belongs to a backward pass."""
+        # Plans ask again and again.
         return Written(self.stack).is_backward
 
     @functools.cached_property
@@ -148,62 +200,50 @@ class Node:
         return self.follows is not True
 
 
-class Block:
+class Block(User):
     """A jaxpr where it stands in a program.
 
     Attributes:
         jaxpr: open or closed.
-        stack: the equations around it, inside out.
         traces: it beside its other traces.
-        consts: the arrays that it holds.
-        inputs: its variables, those of the arrays that it holds first.
+        consts: the arrays that it holds, by variable.
+        arguments: its variables, but for those of the arrays.
         outputs: its results.
         uses: how often each of its variables is used, once `drop_unused` has counted.
-        number: its place in the order of the program, after all inside of it.
         first: the number of the first node inside of it.
-        intended: the constants among the outputs as they were meant, by output.
     """
 
-    number = -1
     first = -1
-    intended: Mapping[int, np.ndarray] = _NO_INTENDED
 
     def __init__(self, jaxpr: Jaxpr, stack: Stack = (), traces: SecondTraces = NO_TRACES):
-        # A closed jaxpr holds the arrays of its constants, an open one their variables.
         opened = open_jaxpr(jaxpr)
+        # A closed jaxpr holds the arrays of its constants, an open one their variables.
+        arrays = getattr(jaxpr, "consts", ())
         self.jaxpr = jaxpr
-        self._opened = opened
+        self.source = opened
+        self.block = self
         self.stack = stack
         self.traces = traces
-        self.consts: Sequence[Leaf] = getattr(jaxpr, "consts", ())
-        self.inputs: list[Variable] = [*opened.constvars, *opened.invars]
+        self.consts = dict(zip(opened.constvars, arrays))
+        self.arguments: Sequence[Variable] = opened.invars
         self.outputs: Sequence[Variable] = opened.outvars
-        self.uses = collections.defaultdict[Variable, int](int)
+        self.uses = collections.Counter[Variable]()
 
     @functools.cached_property
     def nodes(self) -> Sequence[Node]:
         """Its equations, in order."""
         # Made when a walk comes: functions that call each other would grow without end.
         nodes = []
-        for eqn in self._opened.eqns:
+        for eqn in open_jaxpr(self.jaxpr).eqns:
             node = Node(eqn, self)
             nodes.append(node)
         return nodes
-
-    @functools.cached_property
-    def ends(self) -> Collection[int]:
-        """The outputs that are cast to the dtype that they have, where width ends."""
-        return self.traces.wide.ends_of_width(self._opened)
-
-    @functools.cached_property
-    def _constants(self) -> dict[Variable, Leaf]:
-        return dict(zip(self.inputs, self.consts))
 
     def constant(self, var: Variable) -> Leaf | None:
         """Returns the number or the array that a variable is, if the jaxpr holds that."""
         if is_literal(var):
             return var.val
-        return self._constants.get(var)
+        return self.consts.get(var)
 
     def all_nodes(self) -> Iterator[Node]:
         """Yields its nodes and those inside of them, in the order of the program."""
@@ -214,26 +254,22 @@ class Block:
 
     def drop_unused(self) -> None:
         """Drops nodes on which nothing depends, and notes what nothing uses after each."""
-        # The body of a loop is walked more than once.
-        uses = self.uses
-        uses.clear()
-        for var in _without_literals(self.outputs):
-            uses[var] += 1
+        # Counted anew, since the body of a loop is walked more than once.
+        uses = collections.Counter(_without_literals(self.outputs))
+        self.uses = uses
         live_nodes = []
         for node in reversed(self.nodes):
             eqn = node.eqn
-            last = []
-            for var in eqn.outvars:
-                if var not in uses:
-                    last.append(var)
             # JAX keeps equations that nothing uses, and would compute them in each run.
-            if len(last) == len(eqn.outvars) and not eqn.effects:
+            if uses.keys().isdisjoint(eqn.outvars) and not eqn.effects:
                 continue
-            for var in _without_literals(eqn.invars):
+            operands = _without_literals(eqn.invars)
+            last = []
+            for var in (*operands, *eqn.outvars):
                 if var not in uses:
                     last.append(var)
-                uses[var] += 1
             node.last = last
+            uses.update(operands)
             live_nodes.append(node)
         live_nodes.reverse()
         self.nodes = live_nodes

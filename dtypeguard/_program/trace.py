@@ -51,7 +51,10 @@ class Program(NamedTuple):
         inputs = self.step.inputs
         if self.is_optimizer:
             inputs = inputs[self.carried_inputs :]
-        return [self.step.avals[value] for value in inputs]
+        avals = []
+        for value in inputs:
+            avals.append(self.step.avals[value])
+        return avals
 
 
 def trace(

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from .._leaves.types import Aval, Leaf
-from .jaxprs import Variable, is_literal, split_operands
-from .program import WHILE, Block, Node
+from .jaxprs import Variable, is_literal
+from .program import WHILE, Block, Node, User, split_operands
 
 _T = TypeVar("_T")
 
@@ -42,10 +42,6 @@ class Walk(Generic[_T]):
         """Returns a value that is carried by a loop, or leaves one, branches or shards."""
         return value
 
-    def entering(self, node: Node, operands: list[_T], /) -> list[_T]:
-        """Returns the operands of a loop, of branches or of shards inside of it."""
-        return operands
-
     # The way through a program
 
     def block(self, block: Block, arguments: Sequence[_T]) -> list[_T]:
@@ -59,12 +55,9 @@ class Walk(Generic[_T]):
     def enter(self, block: Block, arguments: Sequence[_T]) -> dict[Variable, _T]:
         """Returns the first values of a block, by variable."""
         values = {}
-        inputs = block.inputs
-        for var, array in zip(inputs, block.consts):
+        for var, array in block.consts.items():
             values[var] = self.constant(var, array)
-        first = len(inputs) - len(arguments)
-        variables = inputs[first:]
-        values.update(zip(variables, arguments))
+        values.update(zip(block.arguments, arguments))
         return values
 
     def add_results(self, node: Node, values: dict[Variable, _T]) -> None:
@@ -80,7 +73,7 @@ class Walk(Generic[_T]):
 
     def read_all(
         self,
-        user: Node | Block,
+        user: User,
         variables: Sequence[Variable],
         values: dict[Variable, _T],
     ) -> list[_T]:
@@ -90,9 +83,7 @@ class Walk(Generic[_T]):
             operands.append(operand)
         return operands
 
-    def read(
-        self, user: Node | Block, place: int, var: Variable, values: dict[Variable, _T]
-    ) -> _T:
+    def read(self, user: User, place: int, var: Variable, values: dict[Variable, _T]) -> _T:
         """Returns an operand of a node, or a result of a block, by its place there."""
         if is_literal(var):
             # A number stands in its equation and has no variable.
@@ -114,18 +105,14 @@ class Walk(Generic[_T]):
         # The operands of the matrix, of its transpose, of the solver, of the solver of the
         # transpose, and the right-hand side.
         lengths = node.eqn.params["const_lengths"]
-        sizes = [size or 0 for size in lengths]
-        first = sum(sizes[:2])
-        last = sum(sizes[:3])
+        first = lengths.matvec + lengths.vecmat
+        last = first + lengths.solve
         of_solver = operands[first:last]
-        right_hand_side = operands[sum(sizes) :]
-        solver = node.inner[0]
-        arguments = [*of_solver, *right_hand_side]
-        return self.block(solver, arguments)
+        right_hand_side = operands[sum(lengths) :]
+        return self.block(node.inner[0], [*of_solver, *right_hand_side])
 
     def visit_cond(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
-        # Behind the number of the branch.
-        arguments = self.entering(node, operands)[1:]
+        _, *arguments = operands  # the first is the number of the branch
         branches = []
         for block in node.inner:
             branch_results = self.inside(block, arguments)
@@ -137,14 +124,12 @@ class Walk(Generic[_T]):
         return self.left(node, results)
 
     def visit_shard_map(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
-        arguments = self.entering(node, operands)
-        results = self.inside(node.inner[0], arguments)
+        results = self.inside(node.inner[0], operands)
         return self.left(node, results)
 
     def visit_scan(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
         body = node.inner[0]
-        entered = self.entering(node, operands)
-        of_condition, shared, first, scanned = split_operands(node.eqn, entered)
+        of_condition, shared, first, scanned = split_operands(node.eqn, operands)
         carry = self.left(node, first)
         # What the body returns comes in again, until nothing new does.
         results = []
@@ -170,10 +155,10 @@ class Walk(Generic[_T]):
 
     def condition(self, block: Block, arguments: list[_T]) -> None:
         """Walks through the condition of a loop."""
-        self.block(block, arguments)
+        self.inside(block, arguments)
 
     def inside(self, block: Block, arguments: Sequence[_T]) -> list[_T]:
-        """Returns the results of a body, of a branch or of shards."""
+        """Returns the results of a body, of a condition, of a branch or of shards."""
         return self.block(block, arguments)
 
     def left(self, node: Node, values: list[_T], /) -> list[_T]:

@@ -57,7 +57,7 @@ class _ComparedProgram:
 
     Attributes:
         nodes: its values.
-        outputs: their numbers; None for a constant.
+        outputs: their numbers.
         groups: the group of each value.
         shared: the groups that both programs have.
     """
@@ -73,7 +73,7 @@ class _ComparedProgram:
             self.groups.append(group)
         self.shared: Collection[int] = ()
 
-    def way_to(self, ends: Iterable[int | None]) -> list[int]:
+    def way_to(self, ends: Iterable[int]) -> list[int]:
         """Returns the values on the way to some ends, from the shared ones on, in order."""
         wanted = set(ends)
         way = []
@@ -103,7 +103,7 @@ class _ComparedProgram:
                 if operand in made_of:
                     sources |= made_of[operand]
                 # A value of both programs is its own source.
-                elif operand is not None:
+                else:
                     sources.add(self.groups[operand])
             made_of[number] = frozenset(sources)
             if node.sketch is not None:
@@ -150,14 +150,9 @@ def divergence(judge: Judge, reference: Judge, outputs: Collection[int]) -> Dive
             pair = (program.outputs[n], compared.outputs[n])
             pairs.append(pair)
     for first, second in pairs:
-        # Constants have no number.
-        if first is None:
-            continue
-        if second is None:
-            continue
         sketch = program.nodes[first].sketch
         reference_sketch = compared.nodes[second].sketch
-        # Inputs have no sketch.
+        # Inputs and constants have no sketch.
         if sketch is None:
             continue
         if reference_sketch is None:

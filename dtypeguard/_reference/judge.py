@@ -17,8 +17,8 @@ from .._leaves.dtypes import bits
 from .._leaves.table import percent
 from .._leaves.types import Aval, DType, Leaf
 from .._numbers import plans
+from .._numbers.annotation import have_few_digits
 from .._numbers.arrays import in_float64, subtract
-from .._numbers.constants import have_few_digits
 from .._numbers.formats import DEVICES, Formats, products_named
 from .._numbers.plans import WidthPlan
 from .._numbers.primitives import Results, is_inexact
@@ -249,7 +249,7 @@ class Judge:
             return ""
         for device in _JUDGED_DEVICES:
             products = products_named(device)
-            formats = Formats(_SINGLE_DTYPE, is_own=True, products=products)
+            formats = Formats(_SINGLE_DTYPE, products=products)
             bound = self._bound(formats)
             ratios = []
             for n, array in arrays.items():

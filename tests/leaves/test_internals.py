@@ -19,7 +19,7 @@ from dtypeguard._leaves import internals
 from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._leaves.internals import ForeignNames
 from dtypeguard._numbers import primitives
-from dtypeguard._numbers.nodes import REDUCE_PRECISION
+from dtypeguard._numbers.primitives import REDUCE_PRECISION
 from dtypeguard._numbers.probes import _VALUES
 from dtypeguard._program import jaxprs, program
 from dtypeguard._source.files import is_users

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
+from dtypeguard._carry.tracing import make_jaxpr_with_aux
 from dtypeguard._leaves.compat import traced_anew
 from dtypeguard._numbers import plans
 from dtypeguard._numbers.formats import Formats
-from dtypeguard._numbers.nodes import Noted
+from dtypeguard._numbers.primitives import Noted
 from dtypeguard._numbers.program import NumericProgram
 from dtypeguard._numbers.run import Probes, run
 from dtypeguard._program.aligned import WIDER, SecondTraces, beside_trace
@@ -32,13 +33,10 @@ class Planned:
     def __init__(self, f, *args, wide="float32", narrow=None):
         leaves, structure = tree_util.tree_flatten(args)
         self.arrays = [jnp.asarray(leaf) for leaf in leaves]
-        flat = lambda *leaves: tree_util.tree_leaves(
-            f(*tree_util.tree_unflatten(structure, leaves))
-        )
+        flat = lambda *leaves: (f(*tree_util.tree_unflatten(structure, leaves)), None)
         with traced_anew():
-            jaxpr = jax.make_jaxpr(flat)(*self.arrays)
-            with_aux = lambda *leaves: (flat(*leaves), None)
-            constants = beside_trace(jaxpr, with_aux, self.arrays, WIDER)
+            jaxpr, _ = make_jaxpr_with_aux(flat, *self.arrays)
+            constants = beside_trace(jaxpr, flat, WIDER)
         narrow = None if narrow is None else jnp.dtype(narrow)
         formats = Formats(jnp.dtype(wide), narrow)
         self.program = NumericProgram(jaxpr, formats, SecondTraces(constants))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dtypeguard._program.jaxprs import split_operands
+from dtypeguard._program.program import split_operands
 
 # Of the operands: bfloat16, and TF32.
 DIGITS = {"bfloat16": 7, "tensorfloat32": 10}

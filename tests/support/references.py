@@ -220,7 +220,7 @@ def compared(f, args, reference):
     """The differences and the divergence of an audit, without its lines and costs."""
     subject = Subject(f, args, None, None)
     traced = subject.traced()
-    formats = formats_of([*traced.avals], None, None)
+    formats = formats_of(traced.avals, None, None)
     compare = comparison(reference, subject, traced, formats)
     is_on: bool = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]: of JAX
     with set_x64(formats.wide == np.float64 or is_on):

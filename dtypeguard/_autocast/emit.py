@@ -121,7 +121,7 @@ class Emission(Walk[Leaf]):
 
     def enter(self, block, arguments):
         values = super().enter(block, arguments)
-        self._widen_shared(block, block.inputs, values)
+        self._widen_shared(block, list(values), values)
         return values
 
     def constant(self, var, array):

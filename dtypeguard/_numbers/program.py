@@ -55,12 +55,12 @@ class NumericProgram:
         self.backward: set[np.dtype] = set()
         self.literals: _Made = {}
         self.functions: _Made = {}
-        # Only `narrow` rounds inputs: else they are as the caller has them.
-        if formats.narrow is not None:
+        # Only `narrow` rounds inputs: else they are as the caller has them, and fixed, so
+        # that what is drawn with them is a sample.
+        is_fixed = formats.narrow is None
+        if not is_fixed:
             self._note_inputs()
         self.block = Block(jaxpr, traces=traces)
-        # Without `narrow` they are fixed, so that what is drawn with them is a sample.
-        is_fixed = formats.narrow is None
         annotation = Annotation(formats, is_judged, self.leave_out)
         arguments = [is_fixed for _ in jaxpr.in_avals]
         annotation.block(self.block, arguments)

@@ -90,16 +90,16 @@ def beside_trace(
         if aval.dtype in dtypes:
             aval = aval.update(dtype=dtypes[aval.dtype])
         avals.append(aval)
+    second = program
+    # A second trace of the same types would be equal.
+    if avals != list(program.in_avals):
+        try:
+            # A constant may leave the range of the other dtype, of which NumPy warns.
+            with jax.numpy_dtype_promotion("standard"), np.errstate(all="ignore"):
+                second, _ = make_jaxpr_with_aux(function, *avals)
+        except Exception:  # it asks for its dtypes, as the carry of a loop may
+            return NO_ALIGNMENT
     alignment = Alignment()
-    if avals == list(program.in_avals):
-        alignment.align(program, program)  # the second trace would be equal
-        return alignment
-    try:
-        # A constant may leave the range of the other dtype, of which NumPy warns.
-        with jax.numpy_dtype_promotion("standard"), np.errstate(all="ignore"):
-            second, _ = make_jaxpr_with_aux(function, *avals)
-    except Exception:  # it asks for its dtypes, as the carry of a loop may
-        return NO_ALIGNMENT
     alignment.align(program, second)
     return alignment
 

@@ -59,7 +59,9 @@ class Line:
             return None
         numbers, rounded = np.concatenate(self.constants, axis=1)
         changes = relative_change(numbers, rounded)
-        place = np.argmax(changes)
+        # All numbers that become 1 are as far off, relative to what they leave.
+        differences = abs(rounded - numbers)
+        place = np.lexsort([differences, changes])[-1]
         # An infinity is rounded to itself.
         if not changes[place]:
             return None

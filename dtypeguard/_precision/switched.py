@@ -9,7 +9,7 @@ from .._numbers.arithmetic import Arithmetic
 from .._numbers.compiled import call_compiled
 from .._numbers.formats import Formats
 from .._numbers.plans import WRITTEN, WidthPlan
-from .._numbers.primitives import Results
+from .._numbers.primitives import Noted, Results
 from .._numbers.probes import Probes
 from .._numbers.program import NumericProgram
 from .._numbers.run import Run, Switch

@@ -112,7 +112,7 @@ CHECK = f"{TRAIN} --check train.plan"
 
 
 def test_a_plan_is_written_and_checked(command, folder):
-    written(folder)
+    written(folder, ("keys[:3]", "keys[:2]"))
     unseen = "--held-out train.py:unseen"
     code, out, _ = command(f"{SEARCH} 0.008 {unseen}")
     assert code == 0

@@ -110,9 +110,9 @@ def assert_close(one: Any, other: Any, **tolerance: Any) -> None:
 
 
 def normal(seed: int, *shape: int, dtype: Any = jnp.float32) -> jax.Array:
-    """Draws an array in float32, and rounds it to a dtype; NumPy compiles nothing."""
+    """Draws an array in float32, and rounds it to a dtype, of which nothing is compiled."""
     drawn = np.random.default_rng(seed).standard_normal(shape, np.float32)
-    return jnp.asarray(drawn.astype(dtype))
+    return jax.device_put(drawn.astype(dtype))
 
 
 def _bits(leaf: Any) -> bytes:

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.helpers import IS_RECORDED, child_variables
 
-# As an installed wheel registers it; where one is installed too, without that.
-PLUGIN = ("-p", "no:dtypeguard", "-p", "dtypeguard._hooks.pytest")
+# Of what is installed, no plugin is loaded; this one as a wheel registers it.
+PLUGIN = "-p", "dtypeguard._hooks.pytest"
 MODEL = """
 import jax, jax.numpy as jnp
 
@@ -33,8 +33,9 @@ def project(tmp_path):
     def run(test, *options):
         (tmp_path / "model.py").write_text(MODEL)
         (tmp_path / "test_it.py").write_text(textwrap.dedent(test))
-        command = [sys.executable, "-m", "pytest", "-W", "error", "-n", "0", "--tb=short"]
-        streams = {"capture_output": True, "text": True, "env": child_variables()}
+        command = [sys.executable, "-m", "pytest", "-W", "error", "--tb=short"]
+        variables = child_variables() | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        streams = {"capture_output": True, "text": True, "env": variables}
         done = subprocess.run([*command, *PLUGIN, *options], cwd=tmp_path, **streams)
         assert done.stderr == ""
         return done.returncode, done.stdout
@@ -46,12 +47,15 @@ def project(tmp_path):
     "options", [[], ["--dtypeguard-record"], ["-o", "dtypeguard_record=true"]]
 )
 def test_what_fails_over_types_ends_with_the_note(project, options):
-    """Lines are recorded where that is asked for, and a note names the option."""
+    """Lines are recorded where that is asked for, and a note names the option.
+
+    Other failures and expected errors are as without.
+    """
     is_recorded = IS_RECORDED and bool(options)
     tools = 1 if is_recorded else 0
     code, out = project(
         f"""
-        import model, pytest, sys, unittest
+        import jax, model, pytest, sys, unittest
 
         def test_it():
             monitoring = getattr(sys, "monitoring", None)
@@ -68,10 +72,24 @@ def test_what_fails_over_types_ends_with_the_note(project, options):
         class TestIt(unittest.TestCase):
             def test_it(self):
                 model.run()
+
+        def test_expected():
+            with pytest.raises(TypeError, match="equal types") as caught:
+                model.run()
+            assert not hasattr(caught.value, "dtypeguard_rows")
+
+        def test_other():
+            assert jax.config.jax_traceback_filtering == "tracebackhide"
+            raise TypeError("of another kind")
         """,
         *options,
     )
     assert code == 1
+    assert "3 failed, 1 passed, 1 error" in out
+    notes, other = out.split("_ test_other _")
+    assert "TypeError: of another kind" in other
+    assert "dtypeguard:" not in other
+    out = notes
     assert len(re.findall(NOTE, out, re.MULTILINE)) == 3
     forced = r"^E +because of \w+ +model.py:5 .*\n" if is_recorded else ""
     # Lines of the failure alone: in CI, pytest's summary has them again.
@@ -83,25 +101,6 @@ def test_what_fails_over_types_ends_with_the_note(project, options):
     assert "site-packages" not in out  # JAX's frames are hidden
 
 
-def test_other_failures_and_expected_errors_are_as_without(project):
-    test = """
-        import jax, model, pytest
-
-        def test_expected():
-            with pytest.raises(TypeError, match="equal types") as caught:
-                model.run()
-            assert not hasattr(caught.value, "dtypeguard_rows")
-
-        def test_other():
-            assert jax.config.jax_traceback_filtering == "tracebackhide"
-            raise TypeError("of another kind")
-    """
-    code, out = project(test)
-    assert code == 1
-    assert "1 failed, 1 passed" in out
-    assert "dtypeguard:" not in out
-
-
 def test_it_is_quiet_where_jax_is_not_imported(project):
     test = """
         import sys
@@ -110,7 +109,7 @@ def test_it_is_quiet_where_jax_is_not_imported(project):
             assert not {"jax", "dtypeguard._explain"} & {*sys.modules}
             raise TypeError("without JAX")
     """
-    code, out = project(test, "-p", "no:jaxtyping", "-p", "no:hypothesispytest")
+    code, out = project(test)
     assert code == 1
     assert "TypeError: without JAX" in out
 

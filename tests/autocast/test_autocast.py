@@ -18,7 +18,7 @@ from tests.support.dtypes import BF16, F32
 from tests.support.helpers import assert_close, need
 
 _BFLOAT16, _FLOAT16 = jnp.dtype("bfloat16"), jnp.dtype("float16")
-_W, _X = jnp.eye(8) + 0.1, jnp.linspace(-1.0, 1.0, 32).reshape(4, 8)
+_W, _X = jax.device_put((np.eye(8) + 0.1, np.linspace(-1, 1, 32).reshape(4, 8)))
 _ALL = Plan(_BFLOAT16, "all")
 
 

@@ -11,7 +11,7 @@ from tests.support.helpers import normal
 
 _Q, _K, _V = (normal(n, 6, 8) for n in range(3))
 # The last row is masked whole.
-_MASK = jnp.tril(jnp.ones((6, 6), bool)).at[5].set(False)
+_MASK = jax.device_put(np.tri(6, dtype=bool) & (np.arange(6)[:, None] < 5))
 _LEAST = jnp.finfo(jnp.float32).min
 
 

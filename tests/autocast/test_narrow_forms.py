@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
@@ -12,7 +13,7 @@ from dtypeguard._tracebacks.written import Written
 from tests.support import clipped
 from tests.support.dtypes import BF16
 
-_W, _X = jnp.eye(8) + 0.1, jnp.linspace(-1.0, 1.0, 32).reshape(4, 8)
+_W, _X = jax.device_put((np.eye(8) + 0.1, np.linspace(-1, 1, 32).reshape(4, 8)))
 _ALL = Plan(BF16, "all")
 
 

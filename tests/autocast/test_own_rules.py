@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
@@ -10,7 +11,7 @@ from tests.support.dots import dots
 from tests.support.dtypes import BF16, F32
 from tests.support.own_rules import counted, powered
 
-_W, _X = jnp.eye(8) + 0.1, jnp.linspace(0.0, 1.0, 32).reshape(4, 8)
+_W, _X = jax.device_put((np.eye(8) + 0.1, np.linspace(0, 1, 32).reshape(4, 8)))
 _COUNTS = jnp.arange(4)
 
 

@@ -24,7 +24,8 @@ WIDE = {"bfloat16": "float32", "float16": "float32", "float32": "float64"}
 def test_a_primitive_is_as_jax_has_it(name, dtype):
     """As written, with all lines rounding, and in wide types."""
     f, *args = PRIMITIVES[name]
-    arrays = [jnp.asarray(x).astype(dtype) for x in args]
+    narrow = [x.astype(dtype) for x in args]
+    arrays = jax.device_put(narrow)
     try:
         with jax.disable_jit():
             own = jax.tree_util.tree_leaves(f(*arrays))
@@ -38,7 +39,7 @@ def test_a_primitive_is_as_jax_has_it(name, dtype):
         if name in OF_A_DTYPE:
             return
         with jax.disable_jit():
-            exact = f(*(x.astype(WIDE[dtype]) for x in arrays))
+            exact = f(*jax.device_put([x.astype(WIDE[dtype]) for x in narrow]))
         for wide, other in zip(planned.wide(), jax.tree_util.tree_leaves(exact)):
             assert_close(wide, other)
 

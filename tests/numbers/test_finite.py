@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
@@ -9,7 +10,7 @@ from dtypeguard import audit_precision
 from tests.support.helpers import marked, needs_numbers
 
 pytestmark = needs_numbers
-X = jnp.linspace(0.5, 1, 4)
+X = jax.device_put(np.linspace(0.5, 1, 4))
 
 
 def scanned(x, turns=5):

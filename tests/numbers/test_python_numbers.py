@@ -14,7 +14,7 @@ from dtypeguard import audit_precision
 from tests.support.helpers import needs_numbers
 
 pytestmark = needs_numbers
-X = jnp.linspace(0.5, 1, 64).astype(jnp.bfloat16)
+X = jax.device_put(np.linspace(0.5, 1, 64).astype(jnp.bfloat16))
 
 
 def unused(x):

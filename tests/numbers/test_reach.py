@@ -21,7 +21,7 @@ from tests.support.helpers import (
 )
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
-X = jnp.linspace(0.1, 1, 4).astype(BF16)
+X = jax.device_put(np.linspace(0.1, 1, 4).astype(BF16))
 SQUARE = normal(0, 5, 5)
 
 

@@ -81,10 +81,13 @@ def each(function):
     return lambda updates, params: tree_util.tree_map(function, updates)
 
 
-PARAMS = {"w": jnp.arange(3, dtype=F32), "b": jnp.ones((2, 2), F32)}
-BATCH = {"w": jnp.ones((5, 3), F32), "b": jnp.ones((5, 2, 2), F32)}
-cast = lambda tree, dtype: tree_util.tree_map(lambda leaf: leaf.astype(dtype), tree)
-NARROW, COUNTS = cast(PARAMS, BF16), cast(PARAMS, I32)
+_FIRST = {"w": np.arange(3), "b": np.ones((2, 2))}
+_BATCH = {"w": np.ones((5, 3)), "b": np.ones((5, 2, 2))}
+cast = lambda tree, dtype: jax.device_put(
+    tree_util.tree_map(lambda leaf: leaf.astype(dtype), tree)
+)
+PARAMS, BATCH = cast(_FIRST, F32), cast(_BATCH, F32)
+NARROW, COUNTS = cast(_FIRST, BF16), cast(_FIRST, I32)
 WIDE = Policy(compute_dtype=F32, updates_dtype=F32)
 means, scaled = each(lambda g: g.mean(0)), each(lambda g: g * F32(0.3))
 counts = each(lambda g: jnp.full(g.shape, 2**24 + 1, I32))

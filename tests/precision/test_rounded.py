@@ -2,6 +2,7 @@
 
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -14,9 +15,9 @@ from tests.support.dtypes import BF16, F16, F32
 from tests.support.helpers import needs_numbers
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
-PARAMS = {"w": jnp.linspace(0.5, 1, 8, dtype=F32).astype(BF16)}
-GRADS = {"w": jnp.linspace(-1, 1, 8, dtype=F32).astype(BF16)}
-X = jnp.linspace(0.5, 1, 8, dtype=F32).astype(BF16)
+PARAMS = {"w": jax.device_put(np.linspace(0.5, 1, 8).astype(BF16))}
+GRADS = {"w": jax.device_put(np.linspace(-1, 1, 8).astype(BF16))}
+X = PARAMS["w"]
 
 
 def test_a_hyperparameter_that_its_dtype_rounds_to_1_leads_the_report():

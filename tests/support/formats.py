@@ -27,7 +27,7 @@ def leaves() -> dict[str, Any]:
     arrays = {}
     for name in (*_FLOATS.split(), *_INTS.split()):
         if hasattr(jnp, name):
-            arrays[name] = jnp.asarray(np.ones(3, getattr(jnp, name)))
+            arrays[name] = jax.device_put(np.ones(3, getattr(jnp, name)))
     return arrays | {
         "PRNG key": jax.random.key(0),
         "NumPy scalar": np.float32(1),

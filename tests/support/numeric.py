@@ -93,4 +93,4 @@ def inputs(seed: int) -> list[jax.Array]:
     """One in each dtype."""
     choose = np.random.default_rng(seed)
     dtypes = choose.permutation(list(DTYPES.values()))
-    return [jnp.asarray(choose.normal(size=(SIZE, SIZE))).astype(d) for d in dtypes]
+    return [jax.device_put(choose.normal(size=(SIZE, SIZE)).astype(d)) for d in dtypes]

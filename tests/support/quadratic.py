@@ -10,7 +10,7 @@ def make_params(dtype=jnp.float32):
     """Two leaves, of 3 x 4 and of 4 entries."""
     # By NumPy: JAX keeps what it compiled, optimized or not, in a test before.
     w = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
-    return {"w": jnp.asarray(w, dtype), "b": jnp.full(4, 0.5, dtype)}
+    return jax.device_put({"w": w.astype(dtype), "b": np.full(4, 0.5, dtype)})
 
 
 def slope(params):

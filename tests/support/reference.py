@@ -24,7 +24,7 @@ def as_params(tree: Any, dtype: Any) -> Any:
     """The params of a record: dicts of nested lists (or a number) as dicts of arrays."""
     if isinstance(tree, dict):
         return {key: as_params(value, dtype) for key, value in tree.items()}
-    return jnp.asarray(tree, dtype)
+    return jax.device_put(np.asarray(tree, dtype))
 
 
 def gradient(problem: dict[str, Any], dtype: Any) -> Any:

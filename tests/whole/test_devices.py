@@ -45,8 +45,8 @@ def loss(params, batch):
 
 RNG = np.random.default_rng(0)
 SHAPES = {"w": (16, 32), "v": (32, 8), "b": (8,)}
-PARAMS = {k: jnp.asarray(RNG.normal(size=shape), F32) for k, shape in SHAPES.items()}
-BATCH = jnp.asarray(RNG.normal(size=(64, 16)), F32)
+PARAMS = jax.device_put({k: RNG.normal(size=shape) for k, shape in SHAPES.items()})
+BATCH = jax.device_put(RNG.normal(size=(64, 16)))
 
 
 def make_params(dtype):

@@ -13,12 +13,11 @@ import pytest
 from jax import lax, monitoring
 
 from dtypeguard import Plan, autocast
-from tests.support.dots import dots, equations
+from tests.support.dots import SIGNED as X, W, dots, equations
 from tests.support.dtypes import BF16, F32
 from tests.support.helpers import assert_close, need
 
 _BFLOAT16, _FLOAT16 = jnp.dtype("bfloat16"), jnp.dtype("float16")
-_W, _X = jax.device_put((np.eye(8) + 0.1, np.linspace(-1, 1, 32).reshape(4, 8)))
 _ALL = Plan(_BFLOAT16, "all")
 
 
@@ -45,7 +44,7 @@ def test_signature_and_attributes():
     assert str(inspect.signature(call)) == "(self, w, x, *, scale: float = 1.0)"
     assert call.__doc__ == "Documented."
     assert call.plan == Plan(BF16)
-    assert dots(functools.partial(Model(), scale=2.0), _W, _X) == [_NARROW]
+    assert dots(functools.partial(Model(), scale=2.0), W, X) == [_NARROW]
 
 
 def test_above_a_static_or_class_method():
@@ -62,22 +61,22 @@ def test_above_a_static_or_class_method():
 
     for model in (Model, Model()):
         for layer in (model.layer, model.layer_of_class):
-            assert dots(layer, _W, _X) == [_NARROW]
+            assert dots(layer, W, X) == [_NARROW]
 
 
 def test_plan_by_path_and_name(tmp_path):
     Plan(BF16).save(tmp_path / "a.plan")
     for plan in (tmp_path / "a.plan", str(tmp_path / "a.plan"), "bfloat16", _BFLOAT16):
-        assert dots(autocast(layer, plan), _W, _X) == [_NARROW]
+        assert dots(autocast(layer, plan), W, X) == [_NARROW]
 
 
 def test_weights_have_gradients_added_up_in_float32():
     of_weight = ("bfloat16", "bfloat16", "float32")
     gradient = jax.grad(autocast(loss, _ALL), (0, 1))
     # Forward twice; then for weights twice, for the layer before, for the argument.
-    assert sorted(dots(gradient, _W, _X)) == [*[_NARROW] * 3, *[of_weight] * 3]
+    assert sorted(dots(gradient, W, X)) == [*[_NARROW] * 3, *[of_weight] * 3]
     of_gradient = autocast(jax.grad(loss, (0, 1)), _ALL)
-    assert sorted(dots(of_gradient, _W, _X)) == [*[_NARROW] * 2, *[of_weight] * 4]
+    assert sorted(dots(of_gradient, W, X)) == [*[_NARROW] * 2, *[of_weight] * 4]
 
 
 def test_cotangents_are_added_up_in_float32():
@@ -93,12 +92,12 @@ def test_cotangents_are_added_up_in_float32():
 
     for f in (shared, twice):
         gradient = jax.grad(autocast(f, _ALL))
-        eqns = [*equations(jax.make_jaxpr(gradient)(_W, _X))]
+        eqns = [*equations(jax.make_jaxpr(gradient)(W, X))]
         made = [e.outvars[0].aval for e in eqns if e.primitive.name in ("add", "add_any")]
-        added = [x.dtype for x in made if x.shape == _W.shape or f is twice]
+        added = [x.dtype for x in made if x.shape == W.shape or f is twice]
         assert {*added} == {jnp.dtype("float32")}
-        exact = jax.jit(jax.grad(f))(_W, _X)
-        error = jnp.linalg.norm(gradient(_W, _X) - exact)
+        exact = jax.jit(jax.grad(f))(W, X)
+        error = jnp.linalg.norm(gradient(W, X) - exact)
         assert error < 0.05 * jnp.linalg.norm(exact)
 
 
@@ -115,8 +114,8 @@ _TRANSFORMS = {
 @pytest.mark.parametrize("transform", _TRANSFORMS.values(), ids=_TRANSFORMS)
 def test_under_transformations(default, transform):
     cast = autocast(loss, Plan(_BFLOAT16, default))
-    own = transform(cast)(_W, _X[:, None])
-    bare = jax.jit(transform(loss))(_W, _X[:, None])
+    own = transform(cast)(W, X[:, None])
+    bare = jax.jit(transform(loss))(W, X[:, None])
     assert own.dtype == bare.dtype
     assert jnp.allclose(own, bare, atol=0.05 * jnp.max(jnp.abs(bare)))
 
@@ -127,7 +126,7 @@ def test_body_of_a_scan_keeps_its_types():
         return (w - 0.1 * jax.grad(loss)(w, x), count + 1), loss(w, x)
 
     cast = autocast(step, BF16)
-    (w, count), losses = lax.scan(cast, (_W, 0), jnp.stack([_X] * 3))
+    (w, count), losses = lax.scan(cast, (W, 0), jnp.stack([X] * 3))
     assert (w.dtype, count.dtype, losses.dtype) == ("float32", "int32", "float32")
 
 
@@ -138,7 +137,7 @@ def test_results_that_are_no_arrays_of_jax_stay_as_they_are():
         numbers = np.arange(3), np.float64(1 / 3), {"a": np.ones(2), "b": np.bool_(1)}
         return y, jnp.asarray(2.0) * 1, numbers, 3, "name", None
 
-    bare, own = f(_W, 2.0, True), autocast(f, BF16)(_W, 2.0, True)
+    bare, own = f(W, 2.0, True), autocast(f, BF16)(W, 2.0, True)
     assert own[3:] == bare[3:]
     assert [x.weak_type for x in own[:2]] == [x.weak_type for x in bare[:2]]
     for a, b in zip(*map(jax.tree.leaves, (own[2], bare[2]))):
@@ -155,7 +154,7 @@ def test_own_casts_stay():
         return wide + jnp.dot(x, x.T, preferred_element_type=F32)[:, :1]
 
     cast = autocast(f, _ALL)
-    narrow = _W.astype(BF16), _X.astype(BF16)
+    narrow = W.astype(BF16), X.astype(BF16)
     assert dots(cast, *narrow) == dots(f, *narrow)
     assert [str(each) for each in cast.kept] == [
         "tests/autocast/test_autocast.py:test_own_casts_stay.f: "
@@ -169,7 +168,7 @@ def test_result_and_precision_that_are_asked_for_stay():
         return wide + jnp.dot(x, w, precision="highest")
 
     cast = autocast(f, BF16)
-    assert dots(cast, _W, _X) == [("bfloat16", "bfloat16", "float32"), _WIDE]
+    assert dots(cast, W, X) == [("bfloat16", "bfloat16", "float32"), _WIDE]
     assert "by the precision that it asks for" in str(*cast.kept)
 
 
@@ -178,7 +177,7 @@ def test_draws_and_integers_stay():
         draws = jax.random.uniform(key, (3,)), jax.random.split(key)[0]
         return *draws, (x @ x.T)[0].argmax()
 
-    own, bare = (each(jax.random.key(0), _X) for each in (autocast(f, _ALL), f))
+    own, bare = (each(jax.random.key(0), X) for each in (autocast(f, _ALL), f))
     assert all(jnp.all(x == y) for x, y in zip(own, bare))
 
 
@@ -192,7 +191,7 @@ def test_callbacks_get_what_they_expect():
         return jax.pure_callback(host, jax.ShapeDtypeStruct(y.shape, F32), y) @ w
 
     cast = autocast(f, _ALL)
-    assert jnp.allclose(cast(_W, _X), f(_W, _X), atol=0.1)
+    assert jnp.allclose(cast(W, X), f(W, X), atol=0.1)
 
 
 # Entries
@@ -201,7 +200,7 @@ def test_callbacks_get_what_they_expect():
 def test_functions_with_their_dtypes():
     outer = lambda w, x: layer(w, x) @ w
     cast = autocast(outer, {"test_autocast.py:layer": "float32"})
-    assert dots(cast, _W, _X) == [_WIDE, _NARROW]
+    assert dots(cast, W, X) == [_WIDE, _NARROW]
     with pytest.raises(ValueError, match=r"plan has .* = 'int8'. Write one of float32"):
         autocast(outer, {"test_autocast.py:layer": "int8"})
 
@@ -218,11 +217,11 @@ def test_inner_jit_compiles_once():
         return layer(w, x)
 
     cast = autocast(lambda w, x: inner(w, inner(w, x)), BF16)
-    cast(_W, _X)
+    cast(W, X)
     listener = lambda event, *_, **__: compiled.append(event)
     monitoring.register_event_duration_secs_listener(listener)
     for _ in range(10):
-        cast(_W, _X)
+        cast(W, X)
     monitoring.clear_event_listeners()
     assert len(traces) == 2  # as given, and in a sibling dtype
     assert not [event for event in compiled if "backend_compile" in event]
@@ -231,9 +230,9 @@ def test_inner_jit_compiles_once():
 @pytest.mark.parametrize("transform", [jax.grad, lambda f: jax.jit(jax.grad(f))])
 def test_no_program_is_kept(transform):
     def called():
-        held = 2 * _W
+        held = 2 * W
         f = lambda w, x: jnp.sum(jnp.tanh(x @ w) @ held)
-        transform(autocast(f, BF16))(_W, _X)
+        transform(autocast(f, BF16))(W, X)
         return weakref.ref(f), weakref.ref(held)
 
     kept = called()
@@ -242,16 +241,16 @@ def test_no_program_is_kept(transform):
 
 
 def test_what_it_closes_over_may_change():
-    held = [_W]
+    held = [W]
     cast = autocast(lambda x: x @ held[0], BF16)
-    assert jnp.allclose(cast(_X), _X @ _W, atol=0.1)
-    held[0] = 2 * _W
-    assert jnp.allclose(cast(_X), 2 * _X @ _W, atol=0.1)
+    assert jnp.allclose(cast(X), X @ W, atol=0.1)
+    held[0] = 2 * W
+    assert jnp.allclose(cast(X), 2 * X @ W, atol=0.1)
 
     def outer(w):
-        return jnp.sum(autocast(lambda x: x @ w, BF16)(_X))
+        return jnp.sum(autocast(lambda x: x @ w, BF16)(X))
 
-    assert jax.grad(outer)(_W).dtype == F32
+    assert jax.grad(outer)(W).dtype == F32
 
 
 # Errors
@@ -281,7 +280,7 @@ def test_older_release(monkeypatch):
 def test_function_without_products():
     cast = autocast(jnp.sin, BF16)
     with pytest.raises(ValueError, match=r"no product in sin.*default = \"all\""):
-        cast(_X)
+        cast(X)
 
 
 # Libraries
@@ -294,10 +293,10 @@ def test_equinox():
         return jnp.mean(jax.vmap(model)(x) ** 2)
 
     cast = autocast(loss, BF16)
-    bare, own = (eqx.filter_jit(eqx.filter_grad(f))(model, _X) for f in (loss, cast))
+    bare, own = (eqx.filter_jit(eqx.filter_grad(f))(model, X) for f in (loss, cast))
     assert_close(own, bare, atol=0.05)
     step = autocast(lambda model, x: (model, loss(model, x)), BF16)
-    assert isinstance(step(model, _X)[0], eqx.nn.MLP)
+    assert isinstance(step(model, X)[0], eqx.nn.MLP)
 
 
 def test_nnx_changes_in_place():
@@ -320,14 +319,14 @@ def test_nnx_changes_in_place():
     own, bare = (nnx.Optimizer(m, optax.sgd(1e-2), wrt=nnx.Param) for m in models)
     with jax.numpy_dtype_promotion("standard"):
         for _ in range(2):
-            cast(models[0], own, _X)
-            step(models[1], bare, _X)
-        nnx.jit(cast)(models[0], own, _X)
-        step(models[1], bare, _X)
+            cast(models[0], own, X)
+            step(models[1], bare, X)
+        nnx.jit(cast)(models[0], own, X)
+        step(models[1], bare, X)
     assert int(own.step[...]) == 3
     assert_close(*map(nnx.state, models), atol=0.05)
     assert jnp.any(models[0].norm.mean[...] != 0)
-    assert autocast(models[0], BF16)(_X).dtype == F32
+    assert autocast(models[0], BF16)(X).dtype == F32
 
 
 @pytest.mark.parametrize("default", ["products", "all"])
@@ -336,5 +335,5 @@ def test_an_export_for_any_batch_size(default):
     normed = lambda w, x: jnp.sum(jax.nn.softmax(x @ w)[:, 0])
     cast = autocast(jax.grad(normed, argnums=1), Plan(_BFLOAT16, default))
     shape = export.symbolic_shape("b, 8")
-    exported = export.export(jax.jit(cast))(_W, jax.ShapeDtypeStruct(shape, _X.dtype))
-    assert jnp.allclose(exported.call(_W, _X), cast(_W, _X), atol=1e-3)
+    exported = export.export(jax.jit(cast))(W, jax.ShapeDtypeStruct(shape, X.dtype))
+    assert jnp.allclose(exported.call(W, X), cast(W, X), atol=1e-3)

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
@@ -11,9 +10,9 @@ from dtypeguard import Plan, autocast
 from dtypeguard._program.jaxprs import jaxprs_in, open_jaxpr
 from dtypeguard._tracebacks.written import Written
 from tests.support import clipped
+from tests.support.dots import SIGNED as X, W
 from tests.support.dtypes import BF16
 
-_W, _X = jax.device_put((np.eye(8) + 0.1, np.linspace(-1, 1, 32).reshape(4, 8)))
 _ALL = Plan(BF16, "all")
 
 
@@ -41,7 +40,7 @@ def test_what_a_policy_saves_is_rounded_to_its_own_bits():
         jax.grad(autocast(loss, _ALL)),
         autocast(jax.grad(loss), _ALL),
     ):
-        eqn, *_ = _first(gradient, "reduce_precision", _W, _X)
+        eqn, *_ = _first(gradient, "reduce_precision", W, X)
         assert eqn.invars[0].aval.dtype == BF16
         assert (eqn.params["exponent_bits"], eqn.params["mantissa_bits"]) == (8, 7)
 
@@ -51,11 +50,11 @@ def test_what_a_loop_carries_is_narrow_between_products():
         layer = lambda x, _: (x + jax.nn.gelu(x @ w) @ w, None)
         return lax.scan(layer, x, None, length=3)[0] @ w
 
-    eqn, *_ = _first(autocast(f, _ALL), "scan", _W, _X)
+    eqn, *_ = _first(autocast(f, _ALL), "scan", W, X)
     assert [str(v.aval.dtype) for v in eqn.outvars] == ["bfloat16"]
     # The weight that the turns share is not: its cotangents are added up.
     assert "float32" in [str(v.aval.dtype) for v in eqn.invars]
-    eqn, *_ = _first(autocast(f, BF16), "scan", _W, _X)
+    eqn, *_ = _first(autocast(f, BF16), "scan", W, X)
     assert [str(v.aval.dtype) for v in eqn.outvars] == ["float32"]
 
 
@@ -69,12 +68,12 @@ def test_jit_keeps_its_name_and_what_it_donates():
 
     step = jax.jit(update, donate_argnums=0)
     cast = autocast(step, BF16)
-    eqn, *_ = _first(cast, "jit", _W, _X)
+    eqn, *_ = _first(cast, "jit", W, X)
     assert eqn.params["name"] == "update"
     assert eqn.params["donated_invars"] == (True, False)
-    assert "tf.aliasing_output" in jax.jit(cast, donate_argnums=0).lower(_W, _X).as_text()
-    w = _W + 0
-    assert cast(w, _X).dtype == jnp.float32
+    assert "tf.aliasing_output" in jax.jit(cast, donate_argnums=0).lower(W, X).as_text()
+    w = W + 0
+    assert cast(w, X).dtype == jnp.float32
     assert w.is_deleted()
 
 
@@ -84,7 +83,7 @@ def test_scopes_and_lines():
             return jax.jit(lambda x: jnp.tanh(x @ w))(x)
 
     for function in (f, autocast(f, _ALL)):
-        stack = _first(function, "dot_general", _W, _X)
+        stack = _first(function, "dot_general", W, X)
         assert Written(stack).scope == ("outer",)
         assert Written(stack).origin.code == "return jax.jit(lambda x: jnp.tanh(x @ w))(x)"
 

@@ -2,16 +2,14 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 
 from dtypeguard import Plan, autocast
-from tests.support.dots import dots
+from tests.support.dots import W, X, dots
 from tests.support.dtypes import BF16, F32
 from tests.support.own_rules import counted, powered
 
-_W, _X = jax.device_put((np.eye(8) + 0.1, np.linspace(0, 1, 32).reshape(4, 8)))
 _COUNTS = jnp.arange(4)
 
 
@@ -58,11 +56,11 @@ def test_both_sides_are_narrow(loss, default):
     of_cast, bare = (jax.grad(f, (0, 1)) for f in (cast, loss))
     cast_gradient = autocast(bare, plan)
     for each in (cast, of_cast, cast_gradient):
-        assert {x for dot in dots(each, _W, _X) for x in dot[:2]} == {"bfloat16"}
-    assert _is_near(cast(_W, _X), jax.jit(loss)(_W, _X))
-    expected = jax.jit(bare)(_W, _X)
+        assert {x for dot in dots(each, W, X) for x in dot[:2]} == {"bfloat16"}
+    assert _is_near(cast(W, X), jax.jit(loss)(W, X))
+    expected = jax.jit(bare)(W, X)
     for each in (of_cast, jax.jit(of_cast), cast_gradient):
-        assert all(map(_is_near, each(_W, _X), expected))
+        assert all(map(_is_near, each(W, X), expected))
 
 
 def test_a_straight_through_gradient():
@@ -82,7 +80,7 @@ def test_own_casts_stay_on_both_sides():
     def loss(w, x):
         return jnp.sum(powered(w.astype(F32), x.astype(F32), 2))
 
-    narrow = _W.astype(BF16), _X.astype(BF16)
+    narrow = W.astype(BF16), X.astype(BF16)
     cast = autocast(loss, BF16)
     for f, g in ((cast, loss), (jax.grad(cast), jax.grad(loss))):
         assert dots(f, *narrow) == dots(g, *narrow)
@@ -90,7 +88,7 @@ def test_own_casts_stay_on_both_sides():
 
 def test_a_derivative_of_a_derivative_has_all_its_parts():
     loss = lambda w, x: jnp.sum(jnp.sin(powered(w, x, 3)))
-    along = lambda f: jax.jvp(jax.grad(f), (_W, _X), (_W / 2, _X / 3))[1]
+    along = lambda f: jax.jvp(jax.grad(f), (W, X), (W / 2, X / 3))[1]
     expected, found = along(loss), along(autocast(loss, jnp.float16))
     assert jnp.linalg.norm(found - expected) < 0.01 * jnp.linalg.norm(expected)
 
@@ -99,19 +97,19 @@ def test_an_island_holds_where_its_rule_is_in_the_place_of_it():
     loss = lambda w, x: jnp.sum(jnp.sin(counted(jnp.tanh, w, x, _COUNTS)[0]))
     plan = {"own_rules.py:counted": "float32"}
     derived = jax.grad(autocast(loss, plan))
-    assert "bf16" not in str(jax.make_jaxpr(derived)(_W, _X))
+    assert "bf16" not in str(jax.make_jaxpr(derived)(W, X))
     lines = "x @ w", "activation(x @ w)", "activation(x @ w) * _column(counts)"
     plan = {f"own_rules.py:counted: {line}": "float32" for line in lines}
     cast = autocast(loss, plan)
-    assert "bf16" in str(jax.make_jaxpr(jax.grad(cast))(_W, _X))
+    assert "bf16" in str(jax.make_jaxpr(jax.grad(cast))(W, X))
 
 
 def test_a_rule_that_gives_no_cotangent():
     product = jax.custom_vjp(lambda w, x: x["x"] @ w)
     product.defvjp(lambda w, x: (x["x"] @ w, x["x"]), lambda x, g: (x.T @ g, {"x": None}))
     loss = lambda w, x: jnp.sum(product(w, x))
-    made = jax.grad(autocast(loss, BF16), (0, 1))(_W, {"x": _X})
-    assert _is_near(made[0], jax.grad(loss)(_W, {"x": _X}))
+    made = jax.grad(autocast(loss, BF16), (0, 1))(W, {"x": X})
+    assert _is_near(made[0], jax.grad(loss)(W, {"x": X}))
     assert not made[1]["x"].any()
 
 
@@ -126,5 +124,5 @@ def test_a_reference_that_changes_stays_as_written():
 
         return lax.scan(turn, jnp.zeros(4), y)[0] + kept[...]
 
-    found = autocast(step, BF16)(_W, _X)
-    assert jnp.allclose(found, step(_W, _X), rtol=0.05)
+    found = autocast(step, BF16)(W, X)
+    assert jnp.allclose(found, step(W, X), rtol=0.05)

@@ -28,6 +28,13 @@ def _is_near(made, exact):
     return 0 < np.linalg.norm(made - exact) < 0.05 * np.linalg.norm(exact)
 
 
+def _fast_gradients(loss, places):
+    """The gradient of what is cast, and the gradient, cast: one program has both."""
+    of_fast = jax.grad(dtypeguard.autocast(loss, BF16), places)
+    fast_gradient = dtypeguard.autocast(jax.grad(loss, places), BF16)
+    return lambda *x: (of_fast(*x), fast_gradient(*x))
+
+
 @pytest.mark.parametrize("wide", [None, jnp.float32], ids=["narrow", "wide"])
 @pytest.mark.parametrize("form", FORMS)
 def test_products_of_any_form_and_their_transposes(form, wide):
@@ -38,10 +45,7 @@ def test_products_of_any_form_and_their_transposes(form, wide):
     loss = lambda *x: jnp.sum(jnp.sin(product(*x)))
     places = (*range(len(given)),)
     exact = jax.jit(jax.grad(loss, places))(*given)
-    fast = dtypeguard.autocast(loss, BF16)
-    of_fast = jax.grad(fast, places)
-    fast_gradient = dtypeguard.autocast(jax.grad(loss, places), BF16)
-    for made in jax.jit(lambda *x: (of_fast(*x), fast_gradient(*x)))(*given):
+    for made in jax.jit(_fast_gradients(loss, places))(*given):
         assert all(map(_is_near, made, exact))
 
 
@@ -58,14 +62,11 @@ _CALLS = {
 @pytest.mark.parametrize("call", _CALLS.values(), ids=_CALLS)
 def test_a_product_that_is_mapped_from_outside(call, axes):
     layer = call(lambda w, x: jnp.tanh(x @ w) @ w.T)
-    gradient = lambda f: jax.grad(f, (0, 1))
+    places = 0, 1
     loss = lambda w, x: jnp.mean(layer(w, x) ** 2)
     given = [x if axis is None else np.stack([x, x / 2]) for x, axis in zip((_W, _X), axes)]
-    exact = jax.jit(jax.vmap(gradient(loss), axes))(*given)
-    of_fast = gradient(dtypeguard.autocast(loss, BF16))
-    fast_gradient = dtypeguard.autocast(gradient(loss), BF16)
-    both = jax.vmap(lambda *x: (of_fast(*x), fast_gradient(*x)), axes)
-    for made in jax.jit(both)(*given):
+    exact = jax.jit(jax.vmap(jax.grad(loss, places), axes))(*given)
+    for made in jax.jit(jax.vmap(_fast_gradients(loss, places), axes))(*given):
         assert all(map(_is_near, made, exact))
 
 

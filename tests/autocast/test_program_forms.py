@@ -4,17 +4,14 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from dtypeguard import Plan, autocast
-from tests.support.dots import dots
+from tests.support.dots import W, X, dots
 from tests.support.hlo import optimized_hlo
 from tests.support.own_rules import counted, powered
-
-_W, _X = jax.device_put((np.eye(8) + 0.1, np.linspace(0, 1, 32).reshape(4, 8)))
 
 
 def donated(w, x):
@@ -107,9 +104,9 @@ def test_as_written_is_the_same_program(form):
     place = f"tests/autocast/test_program_forms.py:{form.__name__}"
     plan = dict.fromkeys([place, _RULES.get(form, place)], "float32")
     cast = autocast(form, plan)
-    assert optimized_hlo(cast, _W, _X) == optimized_hlo(form, _W, _X)
+    assert optimized_hlo(cast, W, X) == optimized_hlo(form, W, X)
     if form is not looped:
-        own, bare = (optimized_hlo(_gradient(f), _W, _X) for f in (cast, form))
+        own, bare = (optimized_hlo(_gradient(f), W, X) for f in (cast, form))
         assert own == bare
 
 
@@ -117,13 +114,13 @@ def test_as_written_is_the_same_program(form):
 @pytest.mark.parametrize("default", ["products", "all"])
 def test_products_are_narrow(form, default):
     cast = autocast(form, Plan("bfloat16", default))
-    for own, bare in zip(*(jax.tree.leaves(f(_W, _X)) for f in (cast, form))):
+    for own, bare in zip(*(jax.tree.leaves(f(W, X)) for f in (cast, form))):
         assert own.dtype == bare.dtype
         assert jnp.allclose(own, bare, rtol=0.1, atol=0.1)
     pairs = [(cast, form)]
     pairs += [] if form is looped else [(_gradient(cast), _gradient(form))]
     for narrow, bare in pairs:
-        assert jax.eval_shape(narrow, _W, _X) == jax.eval_shape(bare, _W, _X)
-        products = dots(narrow, _W, _X)
-        assert len(products) == len(dots(bare, _W, _X)) > 0
+        assert jax.eval_shape(narrow, W, X) == jax.eval_shape(bare, W, X)
+        products = dots(narrow, W, X)
+        assert len(products) == len(dots(bare, W, X)) > 0
         assert {dtype for x in products for dtype in x[:2]} == {"bfloat16"}

@@ -1,8 +1,12 @@
-"""The products of a program, by dtypes."""
+"""The products of a program, by dtypes, and the operands of one."""
 
 import jax
+import numpy as np
 
 from dtypeguard._program.jaxprs import jaxprs_in, open_jaxpr
+
+_ROWS = np.linspace(0, 1, 32).reshape(4, 8)
+W, X, SIGNED = jax.device_put((np.eye(8) + 0.1, _ROWS, 2 * _ROWS - 1))
 
 
 def equations(jaxpr):

@@ -221,8 +221,7 @@ def _connect(graph: Graph, maker_of: dict[int, Computation]) -> None:
                 user.makers[maker] = None
 
 
-# Thousands of equations come from a few functions.
-@functools.lru_cache
+# Without a cache: code of two files may be equal.
 def locked_function(code: CodeType, folder: str) -> LockedFunction:
     """Returns the function of code, as a lock in a folder names it."""
     file = code.co_filename

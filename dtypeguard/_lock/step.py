@@ -160,7 +160,8 @@ def _typed_leaves(
     leaves = []
     for path, value in zip(paths, values):
         name = type_text(graph.avals[value])
-        leaf = TypedLeaf(_nodes_of(path), name, value)
+        nodes = _nodes_of(path)
+        leaf = TypedLeaf(nodes, name, value)
         leaves.append(leaf)
     return leaves
 

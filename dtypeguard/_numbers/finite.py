@@ -42,10 +42,8 @@ def not_finite(measures: Measures) -> tuple[Birth | None, Birth | None]:
     """
     program = measures.program
     decisions = measures.given
-    plan = plans.written(program)
-    wide_plan = plans.wide(program)
-    written, births = _counts(measures, plan, decisions)
-    wide, wide_births = _counts(measures, wide_plan, decisions)
+    written, births = _counts(measures, plans.written(program), decisions)
+    wide, wide_births = _counts(measures, plans.wide(program), decisions)
     lost = (written - wide).keys()
     graph = Graph(program.block)
     # What an infinite input, rounded or not, leads to is born of nothing.

@@ -53,6 +53,7 @@ class Line:
             self.is_in_loop |= outer.primitive.name in LOOPS
 
     @property
+    @np.errstate(invalid="ignore")  # infinity less infinity
     def rounded_constant(self) -> tuple[float, float] | None:
         """The number that rounding changes most, and the rounded one; None without any."""
         if not self.constants:

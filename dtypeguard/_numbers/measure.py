@@ -96,8 +96,7 @@ class Measures:
         self._all_written = self._run_all(plan, probes, is_compiled=True)
         self.written = [self._all_written[n] for n in self.outputs]
         for node in program.block.all_nodes():
-            key = (node.number, "loses")
-            loses = self.notes.get(key)
+            loses = self.notes.get((node.number, "loses"))
             if loses is None:
                 continue
             # No line is to blame for a conversion of numbers that fit.

@@ -92,3 +92,9 @@ def test_a_mask_of_infinities_warns_of_nothing():
     mask = np.where(np.tri(8) > 0, 0, -np.inf).astype(np.float32)
     x = jnp.sin(jnp.arange(64.0)).reshape(8, 8)
     assert audit_precision(lambda x: nn.softmax(x + mask), x).losses
+
+
+def test_an_infinite_number_of_a_constant_is_rounded_to_itself():
+    f = lambda x: jnp.where(x > 0.5, 0.7 * x, -jnp.inf)
+    (loss,) = audit_precision(f, jnp.ones(2), narrow=F16).losses
+    assert loss.constant == "0.7 -> 0.700195"

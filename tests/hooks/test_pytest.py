@@ -86,10 +86,9 @@ def test_what_fails_over_types_ends_with_the_note(project, options):
     )
     assert code == 1
     assert "3 failed, 1 passed, 1 error" in out
-    notes, other = out.split("_ test_other _")
+    out, other = out.split("_ test_other _")
     assert "TypeError: of another kind" in other
     assert "dtypeguard:" not in other
-    out = notes
     assert len(re.findall(NOTE, out, re.MULTILINE)) == 3
     forced = r"^E +because of \w+ +model.py:5 .*\n" if is_recorded else ""
     # Lines of the failure alone: in CI, pytest's summary has them again.

@@ -81,12 +81,12 @@ def each(function):
     return lambda updates, params: tree_util.tree_map(function, updates)
 
 
-_FIRST = {"w": np.arange(3), "b": np.ones((2, 2))}
+_FIRST = {"w": np.arange(3.0), "b": np.ones((2, 2))}
 _BATCH = {"w": np.ones((5, 3)), "b": np.ones((5, 2, 2))}
 cast = lambda tree, dtype: jax.device_put(
     tree_util.tree_map(lambda leaf: leaf.astype(dtype), tree)
 )
-PARAMS, BATCH = cast(_FIRST, F32), cast(_BATCH, F32)
+PARAMS, BATCH = jax.device_put((_FIRST, _BATCH))
 NARROW, COUNTS = cast(_FIRST, BF16), cast(_FIRST, I32)
 WIDE = Policy(compute_dtype=F32, updates_dtype=F32)
 means, scaled = each(lambda g: g.mean(0)), each(lambda g: g * F32(0.3))

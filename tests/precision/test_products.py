@@ -77,8 +77,8 @@ PLACES = {
     "cond": (chooses, A, B),
     "vmap of a convolution": (
         jax.vmap(summed(lambda x, w: lax.conv(x, w, (2, 2), "SAME"))),
-        jnp.stack([IMAGES, IMAGES + 1]),
-        jnp.stack([FILTERS, FILTERS - 1]),
+        normal(5, 2, *IMAGES.shape),
+        normal(6, 2, *FILTERS.shape),
     ),
     "one bfloat16 operand": (mixed, A, B),
     "a sampler": (

@@ -15,8 +15,9 @@ from tests.support.dtypes import BF16, F16, F32
 from tests.support.helpers import needs_numbers
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
-PARAMS = {"w": jax.device_put(np.linspace(0.5, 1, 8).astype(BF16))}
-GRADS = {"w": jax.device_put(np.linspace(-1, 1, 8).astype(BF16))}
+PARAMS, GRADS = jax.device_put(
+    [{"w": np.linspace(start, 1, 8).astype(BF16)} for start in (0.5, -1)]
+)
 X = PARAMS["w"]
 
 

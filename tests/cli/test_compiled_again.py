@@ -1,13 +1,11 @@
 """What `dtypeguard run` says of functions that are compiled again: lines and remedies."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 
 from tests.support.advice import short_path
-from tests.support.helpers import IS_RECORDED, child_variables, need
+from tests.support.helpers import IS_RECORDED, need, run_python
 
 pytestmark = pytest.mark.third_party
 # Then it is known which line made what a function was given.
@@ -467,8 +465,7 @@ def test_no_array_is_kept(script):
 
         print(train(4), sum(x.shape == (50, 50) for x in jax.live_arrays()))
     """)
-    command = [sys.executable, "-m", "dtypeguard", "run", str(file)]
-    done = subprocess.run(command, env=child_variables(), capture_output=True, text=True)
+    done = run_python("-m", "dtypeguard", "run", file)
     assert (done.returncode, done.stdout) == (0, "1 0\n")
     assert "bfloat16 -> float32" in done.stderr
 

@@ -3,13 +3,12 @@
 import io
 import json
 import os
-import subprocess
 import sys
 import tomllib
 
 import pytest
 
-from tests.support.helpers import child_variables
+from tests.support.helpers import run_python
 from tests.support.pages import main
 
 pytestmark = pytest.mark.third_party
@@ -59,8 +58,7 @@ def test_an_exit_at_exit_does_not_change_the_status(folder, words, code):
         "step = lambda c: c + jnp.float32(1)\n"
         "inputs = lambda: (jnp.ones(3, jnp.bfloat16),)\n"
     )
-    command = [sys.executable, "-m", "dtypeguard", *words.split()]
-    run = subprocess.run(command, env=child_variables(), capture_output=True, text=True)
+    run = run_python("-m", "dtypeguard", *words.split())
     assert run.returncode == code, run.stderr
     assert ("in one step." in run.stdout) == (code == 1)
 
@@ -92,8 +90,7 @@ def test_a_report_is_alone_on_standard_output(folder, words):
     (folder / "loud.py").write_text(LOUD)
     name, *form = words.split()
     words = [name, "loud.py:step", "--inputs", "loud.py:inputs", *form]
-    command = [sys.executable, "-m", "dtypeguard", *words]
-    run = subprocess.run(command, env=child_variables(), capture_output=True, text=True)
+    run = run_python("-m", "dtypeguard", *words)
     assert run.returncode == 0, run.stderr
     assert (json.loads if form else tomllib.loads)(run.stdout)
     printed = ["at import", "below Python", "of a child", "of a late child", "at exit"]

@@ -3,13 +3,11 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from tests.support.advice import short_path
-from tests.support.helpers import IS_RECORDED, SUPPORT, child_variables, needs_record
+from tests.support.helpers import IS_RECORDED, SUPPORT, needs_record, run_python
 
 SCRIPTS = SUPPORT / "scripts"
 
@@ -63,9 +61,7 @@ def test_a_cond_of_optax(run):
 
 def _python(*arguments, **kwargs):
     """Status, output and errors of Python in a process of its own."""
-    command = [sys.executable, *map(str, arguments)]
-    streams = {"capture_output": True, "text": True, "timeout": 200}
-    done = subprocess.run(command, env=child_variables(), **streams, **kwargs)
+    done = run_python(*arguments, timeout=200, **kwargs)
     return done.returncode, done.stdout, done.stderr
 
 

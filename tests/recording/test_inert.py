@@ -1,11 +1,8 @@
 """What watches a script runs nothing of the user's, and changes nothing."""
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.support.helpers import child_variables, needs_record
+from tests.support.helpers import needs_record, run_python
 
 pytestmark = needs_record
 
@@ -91,13 +88,7 @@ print(touched)
 def output(tmp_path, text, *command):
     script = tmp_path / "script.py"
     script.write_text(text)
-    done = subprocess.run(
-        [sys.executable, *command, str(script)],
-        capture_output=True,
-        text=True,
-        env=child_variables(),
-        check=False,
-    )
+    done = run_python(*command, script)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

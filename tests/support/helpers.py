@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import os
 import pathlib
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -75,6 +76,13 @@ def child_variables() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([checkout, os.environ.get("PYTHONPATH", "")]),
         "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}",
     }
+
+
+def run_python(*words: Any, **options: Any) -> subprocess.CompletedProcess:
+    """What Python exits with and prints in a process of its own."""
+    command = [sys.executable, *map(str, words)]
+    streams = {"env": child_variables(), "capture_output": True, "text": True}
+    return subprocess.run(command, **streams, **options)
 
 
 def types(tree: Any) -> Any:

@@ -3,14 +3,12 @@
 import ast
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 
 import dtypeguard
 from dtypeguard import testing
-from tests.support.helpers import child_variables
+from tests.support.helpers import run_python
 
 OTHERS = {"equinox", "flax", "matplotlib", "pandas", "rich"}
 AUDITS = {"_audit", "_blame", "_cli", "_costs", "_explain", "_numbers", "_precision"}
@@ -19,8 +17,7 @@ AUDITS |= {"_program", "_recompilation", "_recording", "_sweep", "_tracebacks"}
 
 def _run(code, *options):
     """What a new process prints on standard output."""
-    streams = {"capture_output": True, "text": True, "env": child_variables()}
-    done = subprocess.run([sys.executable, *options, "-c", code], **streams)
+    done = run_python(*options, "-c", code)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

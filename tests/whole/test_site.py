@@ -2,14 +2,12 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 
 import dtypeguard
 import dtypeguard.testing
-from tests.support.helpers import child_variables, need
+from tests.support.helpers import need, run_python
 from tests.support.pages import DOCS, MERGED_PAGES
 
 # What a page or a style sheet loads from elsewhere; `data:` is an image in itself.
@@ -40,9 +38,7 @@ def site(tmp_path_factory):
     for name in ("zensical", "mkdocstrings_handlers.python"):
         need(name)
     folder = tmp_path_factory.mktemp("site") / "built"
-    command = [sys.executable, str(DOCS / "site" / "build.py"), str(folder)]
-    streams = {"capture_output": True, "text": True, "env": child_variables()}
-    done = subprocess.run(command, **streams)
+    done = run_python(DOCS / "site" / "build.py", folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 

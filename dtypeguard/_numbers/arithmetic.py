@@ -24,6 +24,7 @@ from .evaluate import (
     unchanged_dtype,
 )
 from .formats import Formats, product
+from .host import cast_on_host, computed_on_host, host_array
 from .plans import ROUNDED, WIDE, WRITTEN, Computes
 from .primitives import Results, is_inexact
 from .program import NumericProgram
@@ -159,10 +160,15 @@ class Arithmetic:
         """Returns a value in a dtype, which XLA shall not leave out."""
         if value.dtype == dtype:
             return value
-        if not self.is_traced:
-            return _compiled_cast(value, dtype)
-        converted = as_dtype(value, dtype)
-        return self._fenced(converted)
+        if self.is_traced:
+            converted = as_dtype(value, dtype)
+            return self._fenced(converted)
+        array = host_array(value)
+        if array is not None:
+            cast = cast_on_host(array, dtype)
+            if cast is not None:
+                return cast
+        return _compiled_cast(value, dtype)
 
     def _operands(self, node: Node, values: Values, rule: Rule) -> Results:
         """Returns the operands of an equation by a rule."""
@@ -247,6 +253,9 @@ class Arithmetic:
             return product(eqn, operands, algorithm)
         if self.is_traced:
             return evaluate(eqn, operands, dtype_of)
+        results = computed_on_host(eqn, operands, dtype_of)
+        if results is not None:
+            return results
         key, run = binding(eqn, dtype_of)
         compiled = _compiled_equation(key, run)
         return compiled(*operands)

@@ -52,8 +52,7 @@ def call_compiled(
         functions[key] = jax.jit(traced, static_argnums=0, compiler_options=options)
     while True:
         room = tuple(loop.room for loop in program.while_loops)
-        with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
-            results = functions[key](room, *operands)
+        results = functions[key](room, *operands)
         results, noted = jax.block_until_ready(results)
         if all(_cut_to_turns(loop, noted) for loop in program.while_loops):
             probes.add(noted)

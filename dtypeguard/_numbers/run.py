@@ -44,6 +44,7 @@ from .probes import (
 from .program import NumericProgram
 
 
+@np.errstate(all="ignore")  # NumPy warns where XLA does not: of -1e9 in float16
 def run(
     program: NumericProgram,
     plan: WidthPlan,
@@ -80,8 +81,7 @@ def run(
     if is_compiled:
         numbers = range(program.size)
         return whole_run.compiled(numbers, Run.outputs, arguments)
-    with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
-        return whole_run.outputs(arguments)
+    return whole_run.outputs(arguments)
 
 
 class Switch(NamedTuple):

@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.third_party, needs_numbers]
 
 
 def relative(x, exact):
+    x, exact = np.asarray(x), np.asarray(exact)
     return np.linalg.norm(x - exact) / max(np.linalg.norm(exact), 1e-300)
 
 

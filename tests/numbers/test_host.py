@@ -1,0 +1,88 @@
+"""What NumPy computes in place of XLA, against XLA: equal in all bits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from dtypeguard._numbers.evaluate import unchanged_dtype
+from dtypeguard._numbers.host import computed_on_host
+from tests.support.helpers import set_x64
+
+_FUNCTIONS = [
+    lax.add,
+    lax.sub,
+    lax.mul,
+    lax.div,
+    lambda a, b: lax.div_p.bind(a.reshape(7, -1), b[:7].reshape(7, 1)),
+    lax.max,
+    lax.min,
+    lax.eq,
+    lax.ne,
+    lax.lt,
+    lax.le,
+    lax.gt,
+    lax.ge,
+    lambda a, b: -a,
+    lambda a, b: lax.sqrt(a),
+    lambda a, b: lax.integer_pow(a, 2),
+    lambda a, b: lax.convert_element_type(a, jnp.bfloat16),
+    lambda a, b: lax.convert_element_type(a, np.float16),
+    lambda a, b: lax.convert_element_type(a, np.float32),
+    lambda a, b: lax.convert_element_type(a, np.int32),
+    lambda a, b: lax.convert_element_type(a > b, a.dtype),
+    lambda a, b: a.reshape(7, -1),
+    lambda a, b: a.reshape(7, -1).T,
+    lambda a, b: a.reshape(7, -1).reshape(-1, 7, order="F"),
+    lambda a, b: a * b[:1],
+    lambda a, b: lax.broadcast_in_dim(a[:70].reshape(7, 10), (7, 3, 10), (0, 2)),
+    lambda a, b: a[:1].reshape(()) * b[:1].reshape(()),
+    lambda a, b: lax.expand_dims(a, (0, 2)),
+]
+
+
+def _numbers(dtype, seed):
+    """Numbers of all sizes, some below the normal ones, some that are none."""
+    generator = np.random.default_rng(seed)
+    powers = 2.0 ** generator.integers(-50, 60, 1400)
+    numbers = generator.standard_normal(1400) * powers
+    numbers[:700] = generator.standard_normal(700)
+    numbers[:6] = [0, 1, np.inf, -np.inf, np.nan, 6e-8]
+    generator.shuffle(numbers)
+    with np.errstate(all="ignore"):
+        return numbers.astype(dtype)
+
+
+def _bound(eqn, operands):
+    """Returns what XLA makes of an equation."""
+
+    def bind(*operands):
+        return eqn.primitive.bind(*operands, **eqn.params)
+
+    return jax.jit(bind)(*operands)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float32", "float64"])
+def test_numpy_has_the_bits_of_xla(name):
+    operands = _numbers(jnp.dtype(name), 0), _numbers(jnp.dtype(name), 1)
+    with set_x64(True), np.errstate(all="ignore"):
+        for function in _FUNCTIONS:
+            _check_equations(function, operands)
+
+
+def _check_equations(function, operands):
+    jaxpr = jax.make_jaxpr(function)(*operands)
+    arrays = dict(zip(jaxpr.jaxpr.invars, operands))
+    for eqn in jaxpr.eqns:
+        given = [arrays[var] for var in eqn.invars]
+        expected = np.asarray(_bound(eqn, given))
+        with np.errstate(all="ignore"):
+            computed = computed_on_host(eqn, given, unchanged_dtype)
+        arrays[eqn.outvars[0]] = expected
+        if computed is None:
+            continue
+        (result,) = computed
+        assert result.dtype == expected.dtype
+        result = result.astype(np.float64)
+        np.testing.assert_array_equal(result, expected.astype(np.float64), str(eqn))

@@ -18,7 +18,7 @@ from .._carry.modules import (
 )
 from .._carry.split import SplitTree
 from .._carry.tracing import make_jaxpr_with_aux
-from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, NNXObject, PyTree
+from .._leaves.types import Args, Function, Jaxpr, Kwargs, PyTree
 from .._program.aligned import SecondTraces, beside_trace, sibling_dtypes
 from .._program.jaxprs import Arrays
 
@@ -41,15 +41,17 @@ class WholeCall:
 
     def __init__(self, function: Function, args: Args, kwargs: Kwargs):
         self._function = function
-        if inspect.ismethod(function) and is_in_place(function.__self__):
+        owner = getattr(function, "__self__", None)
+        if inspect.ismethod(function) and is_in_place(owner):
             self._function = function.__func__
-            args = (function.__self__, *args)
+            args = (owner, *args)
         # A module that is called may change itself: it is an argument like the others.
         elif is_in_place(function):
             self._function = operator.call
             args = (function, *args)
         arguments = (args, kwargs)
-        self._arguments = SplitTree(spread(arguments), _STATIC_NUMBERS)
+        tree = spread(arguments)
+        self._arguments = SplitTree(tree, _STATIC_NUMBERS)
         objects = objects_by_path(arguments)
         self._objects = list(objects.values())
         self.arrays = self._arguments.arrays
@@ -64,14 +66,16 @@ class WholeCall:
         align = functools.partial(beside_trace, program, self._run, dtypes)
         return SecondTraces(align_sibling=align)
 
-    def _run(self, *arrays: Leaf) -> tuple[list[Leaf], SplitTree]:
+    def _run(self, *arrays):
         """Returns the arrays of the result and of the objects after it, and the rest."""
-        args, kwargs = gathered(self._arguments.merged(arrays))
+        arguments = self._arguments.merged(arrays)
+        args, kwargs = gathered(arguments)
         # Before the call, after which an object may hold others.
-        objects = objects_by_path((args, kwargs)).values()
+        copies = objects_by_path((args, kwargs))
         result = self._function(*args, **kwargs)
-        contents_after = list(map(contents, objects))
-        tree = SplitTree((spread(result), contents_after), _CONSTANTS)
+        contents_after = list(map(contents, copies.values()))
+        after = (spread(result), contents_after)
+        tree = SplitTree(after, _CONSTANTS)
         return tree.arrays, tree.emptied()
 
     def finish(self, traced: SplitTree, arrays: Arrays) -> PyTree:
@@ -80,10 +84,13 @@ class WholeCall:
         original_of = {}
         for copy, original in zip(contents_after, self._objects):
             put_contents(original, copy.values)
-            original_of[id(copy.node)] = original
+            identity = id(copy.node)
+            original_of[identity] = original
 
         # The function may return an object that it was given.
-        def restore(copy: Contents) -> NNXObject | Contents:
-            return original_of.get(id(copy.node), copy)
+        def restore(copy):
+            identity = id(copy.node)
+            return original_of.get(identity, copy)
 
-        return gathered(map_nodes(restore, result, Contents))
+        restored = map_nodes(restore, result, Contents)
+        return gathered(restored)

@@ -6,7 +6,7 @@ asks for stays, and so does what a narrow dtype would lose.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +22,8 @@ from .._numbers.program import NumericProgram
 from .._program.jaxprs import (
     PRODUCTS as PRODUCT_NAMES,
     Variable,
-    value_kind,
 )
-from .._program.program import CLOSED, Node, split_operands
+from .._program.program import CLOSED, Node
 from .._tracebacks.written import Written
 from .matching import PlanUse
 from .plan import ALL, Plan, PlanEntry
@@ -37,7 +36,7 @@ SUMS = ForeignNames(
     "scatter-add scatter_add psum psum_invariant@jax>=0.7 reduce_scatter add_any"
 )
 # A number that is lost is so in the results of these: a mask, until a softmax has it.
-_PASS_LOSSES = SUMS | ForeignNames("add sub mul div sort top_k")
+_PASS_LOSSES = SUMS | ForeignNames("add sub mul div")
 # Their derivative is a sum, which is added up wide.
 _SPREADS = ForeignNames("gather pvary@jax>=0.6.2 pbroadcast")
 # Calls that take other jaxprs than they were traced with.
@@ -120,7 +119,7 @@ class ByPlan(Propagation[PlannedType]):
     # Values
 
     def constant(self, var, array):
-        planned_type = PlannedType(dtype_or_none(var.aval))
+        planned_type = PlannedType(dtype_or_none(var))
         if not is_floating(planned_type):
             return planned_type
         try:
@@ -129,19 +128,21 @@ class ByPlan(Propagation[PlannedType]):
         except (TypeError, RuntimeError):
             return planned_type
         # Of an array, its greatest finite number counts.
-        greatest = np.max(numbers, initial=0, where=np.isfinite(numbers))
+        is_finite = np.isfinite(numbers)
+        greatest = np.max(numbers, initial=0, where=is_finite)
         with np.errstate(all="ignore"):
             narrow = greatest.astype(self._narrow)
         # Zeros are zeros in each dtype.
         if greatest and narrow in (0, np.inf):
-            return planned_type._replace(reasons=frozenset([_LOST]))
+            reasons = frozenset([_LOST])
+            return planned_type._replace(reasons=reasons)
         return planned_type
 
     def crossing(self, value, aval):
         if self._is_all_narrow:
             return value
         # With narrow products alone, calls and loops have the dtypes as written outside.
-        return widest(value, aval)
+        return _widest(value, aval)
 
     def joined(self, values, attempt):
         dtypes = [value.dtype for value in values]
@@ -149,13 +150,15 @@ class ByPlan(Propagation[PlannedType]):
         # In the first turns of a loop the body tells; then the wider of both.
         if not 0 < attempt < 3:
             dtype = max(dtypes, key=bits)
-        return PlannedType(dtype, _reasons(values))
+        reasons = _reasons(values)
+        return PlannedType(dtype, reasons)
 
     def entry_of(self, value, aval):
         dtype = value.dtype
         if dtype == dtype_or_none(aval):
             return WRITTEN
-        return self._entry_for(Computes(dtype, dtype))
+        computes = Computes(dtype, dtype)
+        return self._entry_for(computes)
 
     # What holds other equations
 
@@ -163,10 +166,10 @@ class ByPlan(Propagation[PlannedType]):
         # A plan may name a whole loop: the entry has matched then.
         entry = self._entry(node)
         if node.rule == CLOSED:
-            as_written = planned_types(avals_of(node.eqn.invars))
+            as_written = planned_types(node.eqn.invars)
             # A plan of products leaves alone what has no reason to stay wide either.
             if entry is None and operands == as_written and not self._is_all_narrow:
-                return planned_types(avals_of(node.eqn.outvars))
+                return planned_types(node.eqn.outvars)
             node.rule = rule_of(node)
         return super().node(node, operands)
 
@@ -175,24 +178,24 @@ class ByPlan(Propagation[PlannedType]):
         if node.name == primitives.AUTOCAST_PRODUCT:
             self._use.has_product = True
         if node.name not in _ENTERED_CALLS:
-            return self._as_written(node, values)
+            return self.visit_own(node, values)
         self.call_operands[node.number] = values
-        results = self.inside(node.inner[0], values)
-        if any(node.eqn.params.get("donated_invars", ())):
+        body = node.inner[0]
+        results = self.inside(body, values)
+        are_donated = node.eqn.params.get("donated_invars", ())
+        if any(are_donated):
             # A buffer that is donated has room for a result of its own dtype.
-            results = _widest_of_each(results, node.eqn.outvars)
+            results = list(map(_widest, results, node.eqn.outvars))
         # A call has the dtypes inside that its results leave in.
         return self.left(node, results)
 
-    def visit_scan(self, node, values):
-        # The cotangent of what the turns share is added up in its dtype.
-        count = len(split_operands(node.eqn, values).shared)
-        shared = _widest_of_each(values[:count], node.eqn.invars)
-        return super().visit_scan(node, [*shared, *values[count:]])
-
     def inside(self, block, arguments):
+        crossed = []
         results = self.block(block, arguments)
-        return list(map(self.crossing, results, avals_of(block.outputs)))
+        for value, var in zip(results, block.outputs):
+            result = self.crossing(value, var)
+            crossed.append(result)
+        return crossed
 
     # Equations
 
@@ -201,39 +204,31 @@ class ByPlan(Propagation[PlannedType]):
         # That of `jax.checkpoint` has the bits of its operand, and rounds nothing.
         if node.eqn.params == bits_of(operand.dtype):
             return self._moved(node, values)
-        return self._as_written(node, values)
+        return self.visit_own(node, values)
 
     def computed(self, node, values):
-        rule = self._rule(node)
-        results = rule(node, values)
-        if node.name not in _PASS_LOSSES:
-            return results
-        # A lost divisor makes the quotient large, and loses no number of it.
-        if node.name == "div":
-            values = values[:1]
-        reasons = _reasons(values) & {_LOST}
-        return _with_reasons(results, reasons | _reasons(results))
-
-    def _rule(self, node: Node) -> Callable[[Node, PlannedTypes], PlannedTypes]:
-        """Returns the rule of an equation that holds no others."""
         name = node.name
         if name in PRODUCT_NAMES:
-            return self._multiplied
-        if name in SUMS:
-            return self._summed
+            return self._multiplied(node, values)
         if name == "convert_element_type":
-            return self._converted
-        eqn = node.eqn
-        operands = avals_of(eqn.invars)
-        results = avals_of(eqn.outvars)
-        if not primitives.moves(eqn):
-            return self._plain
-        if name in _SPREADS:
-            return self._spread
-        # `jax.export` has symbolic sizes, which can be equal, but have no order.
-        if name == "broadcast_in_dim" and results[0].size != operands[0].size:
-            return self._spread
-        return self._moved
+            return self._converted(node, values)
+        if primitives.moves(node.eqn):
+            return self._moved(node, values)
+        if name in SUMS:
+            # As written but where an entry says more.
+            entry = self._entry(node)
+            dtype = dtype_or_none(entry)
+        else:
+            dtype = self._dtype_for(node, values)
+        results = self._in_dtype(node, values, dtype)
+        if name not in _PASS_LOSSES:
+            return results
+        # A lost divisor makes the quotient large, and loses no number of it.
+        if name == "div":
+            values = values[:1]
+        lost = _reasons(values) & {_LOST}
+        reasons = lost | _reasons(results)
+        return _with_reasons(results, reasons)
 
     def _entry(self, node: Node) -> PlanEntry | None:
         entry = self._use.entry(node.stack)
@@ -242,37 +237,43 @@ class ByPlan(Propagation[PlannedType]):
         return entry
 
     def _entry_for(self, computes: Computes) -> int:
-        return FIRST_DTYPE + self._dtypes.setdefault(computes, len(self._dtypes))
+        next_place = len(self._dtypes)
+        place = self._dtypes.setdefault(computes, next_place)
+        return FIRST_DTYPE + place
 
-    def _as_written(self, node: Node, values: PlannedTypes) -> PlannedTypes:
+    def visit_own(self, node, values):
         self.entries[node.number] = WRITTEN
-        results = planned_types(avals_of(node.eqn.outvars))
-        return _with_reasons(results, _reasons(values) & {_ASKED})
+        results = planned_types(node.eqn.outvars)
+        reasons = _reasons(values) & {_ASKED}
+        return _with_reasons(results, reasons)
 
-    visit_own = _as_written
-    visit_sample = _as_written
-    visit_stochastic = _as_written
-    visit_custom_linear_solve = _as_written
+    visit_sample = visit_own
+    visit_stochastic = visit_own
+    visit_custom_linear_solve = visit_own
 
     def _in_dtype(
         self, node: Node, values: PlannedTypes, dtype: DType, result: DType = None
     ) -> PlannedTypes:
         """Computes in a dtype, with a result of the same or of another one."""
         if dtype is None:
-            return self._as_written(node, values)
+            return self.visit_own(node, values)
         if result is None:
             result = dtype
         # Nothing changes: bound as it stands, the equation compiles to the same HLO.
         if result == dtype and _written_dtypes(node) == {dtype}:
-            return self._as_written(node, values)
+            return self.visit_own(node, values)
         computes = Computes(dtype, result)
         self.entries[node.number] = self._entry_for(computes)
-        dtypes = map(dtype_or_none, avals_of(node.eqn.outvars))
-        return list(map(PlannedType, map(computes.of, dtypes)))
+        results = []
+        for var in node.eqn.outvars:
+            written = dtype_or_none(var)
+            planned_type = PlannedType(computes.of(written))
+            results.append(planned_type)
+        return results
 
     def _dtype_for(self, node: Node, values: PlannedTypes) -> DType | None:
         """Returns what an equation computes in by the plan; None if as written."""
-        if not any(map(is_floating, avals_of(node.eqn.outvars))):
+        if not _float_dtypes(node.eqn.outvars):
             return None
         entry = self._entry(node)
         dtype = self._narrow
@@ -283,10 +284,16 @@ class ByPlan(Propagation[PlannedType]):
             return dtype
         if not self._may_be_narrow(node, values, entry):
             return None
-        reason = self._reason_to_stay(node, values)
-        if reason is None:
+        reasons = _reasons(values)
+        if node.name in PRODUCT_NAMES and precision_of_product(node.eqn):
+            reason = "the precision that it asks for"
+        elif _ASKED in reasons:
+            reason = "its own cast"
+        elif _LOST in reasons:
+            reason = f"a constant that {self._narrow} does not hold"
+        else:
             return dtype
-        self._use.note(node.stack, f"by {reason}")
+        self._use.note(node.stack, reason)
         return None
 
     def _may_be_narrow(
@@ -298,7 +305,7 @@ class ByPlan(Propagation[PlannedType]):
             # A product of narrow operands is as the source has it.
             return dtypes == {FLOAT32}
         # What makes numbers of none is as the source has it: a count, or a random draw.
-        if not any(map(is_floating, values)):
+        if not _float_dtypes(values):
             return False
         if entry is None:
             if not self._is_all_narrow:
@@ -310,24 +317,10 @@ class ByPlan(Propagation[PlannedType]):
         # Other bits would be other draws.
         return not Written(node.stack).is_of_sampler
 
-    def _reason_to_stay(self, node: Node, values: PlannedTypes) -> str | None:
-        """Returns why an equation stays as written though the plan makes it narrow."""
-        if node.name in PRODUCT_NAMES and precision_of_product(node.eqn):
-            return "the precision that it asks for"
-        reasons = _reasons(values)
-        if _ASKED in reasons:
-            return "its own cast"
-        if _LOST in reasons:
-            return f"a constant that {self._narrow} does not hold"
-        return None
-
-    def _plain(self, node: Node, values: PlannedTypes) -> PlannedTypes:
-        """In the dtype of its entry, or of what the plan makes narrow."""
-        dtype = self._dtype_for(node, values)
-        return self._in_dtype(node, values, dtype)
-
     def _moved(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """In the dtype of its operands, which it does not round."""
+        if _is_spread(node):
+            values = list(map(_widest, values, node.eqn.invars))
         dtypes = _float_dtypes(values)
         if len(dtypes) == 1:
             (dtype,) = dtypes
@@ -335,17 +328,8 @@ class ByPlan(Propagation[PlannedType]):
             # Operands of several dtypes meet in the one that the plan says.
             dtype = self._dtype_for(node, values)
         results = self._in_dtype(node, values, dtype)
-        return _with_reasons(results, _reasons(values))
-
-    def _spread(self, node: Node, values: PlannedTypes) -> PlannedTypes:
-        """As its operands, but wide ones stay so: the derivative is a sum."""
-        wide_values = _widest_of_each(values, node.eqn.invars)
-        return self._moved(node, wide_values)
-
-    def _summed(self, node: Node, values: PlannedTypes) -> PlannedTypes:
-        """As written but where an entry says more."""
-        entry = self._entry(node)
-        return self._in_dtype(node, values, dtype_or_none(entry))
+        reasons = _reasons(values)
+        return _with_reasons(results, reasons)
 
     def _converted(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """As written: a cast is the user's."""
@@ -353,7 +337,8 @@ class ByPlan(Propagation[PlannedType]):
         before = eqn.invars[0].aval.dtype
         after = eqn.outvars[0].aval.dtype
         entry = self._entry(node)
-        if entry is not None and kind(after) == "float" and not node.is_asked:
+        is_float = kind(after) == "float"
+        if entry is not None and is_float and not node.is_asked:
             return self._in_dtype(node, values, entry.dtype)
         reasons = values[0].reasons
         if is_narrower(after, before):
@@ -361,8 +346,8 @@ class ByPlan(Propagation[PlannedType]):
         elif is_narrower(before, after) and node.is_asked:
             reasons |= {_ASKED}
             if node.follows is None:
-                self._use.note(node.stack, "by a cast that may be asked for")
-        results = self._as_written(node, values)
+                self._use.note(node.stack, "a cast that may be asked for")
+        results = self.visit_own(node, values)
         return _with_reasons(results, reasons)
 
     def _multiplied(self, node: Node, values: PlannedTypes) -> PlannedTypes:
@@ -371,9 +356,7 @@ class ByPlan(Propagation[PlannedType]):
         dtype = self._dtype_for(node, values)
         if dtype is None:
             # A product may follow one that asks for float32, and is not asked for itself.
-            return self._as_written(node, [])
-        if not is_narrower(dtype, FLOAT32):
-            return self._in_dtype(node, values, dtype)
+            return self.visit_own(node, [])
         result = dtype
         # Without a type in the equation nothing was asked: no second trace need be made.
         has_type = node.eqn.params["preferred_element_type"] is not None
@@ -406,12 +389,21 @@ def precision_of_product(eqn: Equation) -> str:
     return "/".join(names)
 
 
+def _is_spread(node: Node) -> bool:
+    """Returns whether an equation repeats its operand: the derivative is a sum."""
+    if node.name != "broadcast_in_dim":
+        return node.name in _SPREADS
+    operand = node.eqn.invars[0].aval
+    result = node.eqn.outvars[0].aval
+    # `jax.export` has symbolic sizes, which can be equal, but have no order.
+    return result.size != operand.size
+
+
 def _written_dtypes(node: Node) -> set[DType]:
     """Returns the dtypes of the floating operands and results of an equation."""
     eqn = node.eqn
     variables = [*eqn.invars, *eqn.outvars]
-    avals = avals_of(variables)
-    return _float_dtypes(avals)
+    return _float_dtypes(variables)
 
 
 def _float_dtypes(values: Sequence[Any]) -> set[DType]:
@@ -419,25 +411,25 @@ def _float_dtypes(values: Sequence[Any]) -> set[DType]:
     dtypes = set()
     for value in values:
         if is_floating(value):
-            dtypes.add(value.dtype)
+            dtypes.add(dtype_or_none(value))
     return dtypes
 
 
-def widest(value: PlannedType, aval: Aval) -> PlannedType:
+def _widest(value: PlannedType, var: Variable) -> PlannedType:
     """Returns a value in no narrower dtype than the program has it."""
-    dtype = dtype_or_none(aval)
+    dtype = dtype_or_none(var)
     if is_narrower(value.dtype, dtype):
         return value._replace(dtype=dtype)
     return value
 
 
-def _widest_of_each(values: PlannedTypes, variables: Sequence[Any]) -> PlannedTypes:
-    return list(map(widest, values, avals_of(variables)))
-
-
 def planned_types(values: Sequence[Any]) -> PlannedTypes:
-    """Returns the types of arrays or abstract values as they are."""
-    return [PlannedType(dtype_or_none(value)) for value in values]
+    """Returns the types of arrays, variables or abstract values as they are."""
+    types = []
+    for value in values:
+        planned_type = PlannedType(dtype_or_none(value))
+        types.append(planned_type)
+    return types
 
 
 def avals_of(variables: Sequence[Variable]) -> list[Aval]:
@@ -455,17 +447,23 @@ def _reasons(values: Sequence[PlannedType]) -> frozenset[str]:
 
 
 def _with_reasons(values: PlannedTypes, reasons: frozenset[str]) -> PlannedTypes:
-    return [value._replace(reasons=reasons) for value in values]
+    results = []
+    for value in values:
+        result = value._replace(reasons=reasons)
+        results.append(result)
+    return results
 
 
 def dtype_or_none(value: Any) -> DType:
-    """Returns the dtype of an array or an abstract value; None if it has none."""
-    return getattr(value, "dtype", None)
+    """Returns the dtype of an array, a variable or an abstract value; None without one."""
+    aval = getattr(value, "aval", value)
+    return getattr(aval, "dtype", None)
 
 
 def is_floating(value: Any) -> bool:
-    """Returns whether an array or an abstract value is a floating one."""
-    return value_kind(value) == "float"
+    """Returns whether an array, a variable or an abstract value is a floating one."""
+    dtype = dtype_or_none(value)
+    return kind(dtype) == "float"
 
 
 @functools.cache

@@ -4,6 +4,7 @@ A rule is traced as JAX applies it, in the dtypes as written, where an outer der
 for it: run as its primal, a function would have another derivative, without a word.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,29 +24,26 @@ _Emitted = tuple[list[Leaf], PlannedTypes]
 Emit = Callable[[Jaxpr, Arrays, PlannedTypes], _Emitted]
 
 
+@dataclasses.dataclass
 class OwnRule:
     """The rule of derivatives of an equation, by a plan.
 
-    Args:
+    Attributes:
         eqn: the equation.
         inner: the jaxpr that runs in place of its function.
         emit: emits the jaxpr of a rule.
         operand_types: the types of its operands.
     """
 
-    def __init__(
-        self, eqn: Equation, inner: Jaxpr, emit: Emit, operand_types: PlannedTypes
-    ):
-        self._eqn = eqn
-        self._inner = inner
-        self._emit = emit
-        self._operand_types = operand_types
-        self._operands = avals_of(eqn.invars)
+    eqn: Equation
+    inner: Jaxpr
+    emit: Emit
+    operand_types: PlannedTypes
 
     def function(self) -> Function:
         """Returns the function of the jaxpr with this rule."""
-        function: Any = as_function(self._inner)
-        if self._eqn.primitive.name == "custom_jvp_call":
+        function: Any = as_function(self.inner)
+        if self.eqn.primitive.name == "custom_jvp_call":
             function = jax.custom_jvp(function)
             function.defjvp(self._jvp)
         else:
@@ -53,21 +51,25 @@ class OwnRule:
             function.defvjp(self._forward, self._backward)
         return function
 
-    def _as_written(self, *arrays: Leaf) -> list[Leaf]:
-        return bind(self._eqn, arrays, self._eqn.params)
+    def _as_written(self, *arrays):
+        return bind(self.eqn, arrays, self.eqn.params)
 
     def _jvp(self, primals, tangents):
         rule = functools.partial(jax.jvp, self._as_written)
-        operand_tangents = _types_of_tangents(self._operands)
-        jaxpr = jax.make_jaxpr(rule)(self._operands, operand_tangents)
-        results, result_tangents = self._first_pass(jaxpr, [*primals, *tangents])
+        operands = avals_of(self.eqn.invars)
+        operand_tangents = _types_of_tangents(operands)
+        jaxpr = jax.make_jaxpr(rule)(operands, operand_tangents)
+        arrays = [*primals, *tangents]
+        results, result_tangents = self._first_pass(jaxpr, arrays)
         # JAX asks for tangents in the dtypes of the results.
-        tangent_types = _types_of_tangents(self._inner.out_avals)
+        tangent_types = _types_of_tangents(self.inner.out_avals)
         return results, in_types(result_tangents, tangent_types)
 
     def _forward(self, *arrays):
+        operands = avals_of(self.eqn.invars)
         rule = functools.partial(jax.vjp, self._as_written)
-        jaxpr, outputs = jax.make_jaxpr(rule, return_shape=True)(*self._operands)
+        trace = jax.make_jaxpr(rule, return_shape=True)
+        jaxpr, outputs = trace(*operands)
         # A function that JAX returns for the backward pass is a tree: its leaves are
         # residuals, here their types.
         structure = tree_util.tree_structure(outputs)
@@ -78,8 +80,8 @@ class OwnRule:
         self, jaxpr: Jaxpr, arrays: Arrays
     ) -> tuple[list[Leaf], Sequence[Leaf]]:
         """Emits a jaxpr that returns more than the results of the function."""
-        outputs, types = self._emit(jaxpr, arrays, self._operand_types)
-        avals = self._inner.out_avals
+        outputs, types = self.emit(jaxpr, arrays, self.operand_types)
+        avals = self.inner.out_avals
         count = len(avals)
         self._residual_types = types[count:]
         return in_types(outputs, avals), outputs[count:]
@@ -89,12 +91,13 @@ class OwnRule:
         def backward(back, cotangents):
             return back(cotangents)
 
-        cotangent_types = _types_of_tangents(avals_of(self._eqn.outvars))
+        results = avals_of(self.eqn.outvars)
+        cotangent_types = _types_of_tangents(results)
         jaxpr = jax.make_jaxpr(backward)(self._back, cotangent_types)
         arrays = [*residuals, *cotangents]
-        derivatives, _ = self._emit(jaxpr, arrays, self._residual_types)
+        derivatives, _ = self.emit(jaxpr, arrays, self._residual_types)
         # JAX asks for the derivative in the dtype of the operand.
-        tangent_types = _types_of_tangents(self._inner.in_avals)
+        tangent_types = _types_of_tangents(self.inner.in_avals)
         return tuple(in_types(derivatives, tangent_types))
 
 
@@ -104,9 +107,13 @@ def _types_of_tangents(avals: Sequence[Any]) -> list[Aval]:
 
 
 def in_types(values: Arrays, avals: Sequence[Aval]) -> list[Leaf]:
-    """Returns values in the dtypes of some types."""
-    dtypes = map(dtype_or_none, avals)
-    return list(map(to_dtype, values, dtypes))
+    """Returns values in the dtypes of some types, or of variables."""
+    results = []
+    for value, aval in zip(values, avals):
+        dtype = dtype_or_none(aval)
+        result = to_dtype(value, dtype)
+        results.append(result)
+    return results
 
 
 def to_dtype(array: Leaf, dtype: DType) -> Leaf:

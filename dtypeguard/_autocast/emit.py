@@ -5,9 +5,10 @@ and effects. One that computes as written is bound exactly as it stands, and so 
 loop or branches in which all is as written.
 """
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from jax.extend import source_info_util
 from .._leaves.types import Aval, Jaxpr, Leaf
 from .._numbers.arithmetic import REFUSALS
 from .._numbers.evaluate import bind, bits_of, evaluate_in, of_mesh
+from .._numbers.plans import WidthPlan
 from .._numbers.primitives import COMPUTED, WITHOUT_BLOCKS, rule_of
 from .._numbers.program import number_nodes
 from .._program.aligned import NO_TRACES, SecondTraces
@@ -32,7 +34,6 @@ from .decide import (
     ByPlan,
     PlannedType,
     PlannedTypes,
-    avals_of,
     dtype_or_none,
     is_floating,
     is_narrower,
@@ -86,15 +87,20 @@ class Emitter:
         remaining_types = planned_types(arrays[len(types) :])
         argument_types = [*types, *remaining_types]
         result_types = rules.block(block, argument_types)
-        results = Emission(rules, self).block(block, arrays)
+        emission = Emission(self, rules.width_plan, rules.call_operands)
+        results = emission.block(block, arrays)
         return results, result_types
 
     def emit_as_returned(
         self, jaxpr: Jaxpr, traces: SecondTraces, *arrays: Leaf
     ) -> list[Leaf]:
         """Returns the results of a closed jaxpr in the types in which it returns them."""
+        results = []
         emitted, _ = self.emit(jaxpr, arrays, traces=traces)
-        return list(map(_as_returned, emitted, jaxpr.out_avals))
+        for array, aval in zip(emitted, jaxpr.out_avals):
+            result = _as_returned(array, aval)
+            results.append(result)
+        return results
 
 
 def _note_rules(block: Block) -> None:
@@ -111,13 +117,13 @@ def _note_rules(block: Block) -> None:
     block.drop_unused()
 
 
+@dataclasses.dataclass
 class Emission(Walk[Leaf]):
     """Emits one program under the current trace."""
 
-    def __init__(self, rules: ByPlan, emitter: Emitter):
-        self._emitter = emitter
-        self._plan = rules.width_plan
-        self._call_operands = rules.call_operands
+    _emitter: Emitter
+    _plan: WidthPlan
+    _operand_types_of_call: Mapping[int, PlannedTypes]
 
     def enter(self, block, arguments):
         values = super().enter(block, arguments)
@@ -133,7 +139,8 @@ class Emission(Walk[Leaf]):
         # With the line, the scopes and the mesh with which the equation was traced.
         eqn = node.eqn
         info = eqn.source_info
-        names = source_info_util.current_name_stack() + info.name_stack
+        outer_names = source_info_util.current_name_stack()
+        names = outer_names + info.name_stack
         line = source_info_util.user_context(info.traceback, name_stack=names)
         with line, eqn.ctx.manager:
             super().add_results(node, values)
@@ -141,7 +148,7 @@ class Emission(Walk[Leaf]):
 
     def node(self, node, operands):
         if node.inner and not self._may_differ(node, operands):
-            return self.written(node, operands)
+            return self.visit_own(node, operands)
         return super().node(node, operands)
 
     def _widen_shared(
@@ -150,40 +157,43 @@ class Emission(Walk[Leaf]):
         """Widens narrow values of several uses, since their cotangents are added up."""
         for var in variables:
             if block.uses[var] > 1:
-                values[var] = _wide_but_rounded(values[var], var.aval)
+                values[var] = _wide_but_rounded(values[var], var)
 
-    def written(self, node: Node, values: Arrays) -> list[Leaf]:
+    def visit_own(self, node, values):
         """Binds an equation as it stands."""
         eqn = node.eqn
-        avals = avals_of(eqn.invars)
-        operands = in_types(values, avals)
+        operands = in_types(values, eqn.invars)
         return bind(eqn, operands, eqn.params)
 
     # What the plan has left alone.
-    visit_closed = written
-    visit_own = written
-    visit_stochastic = written
-    visit_custom_linear_solve = written
+    visit_closed = visit_own
+    visit_stochastic = visit_own
+    visit_custom_linear_solve = visit_own
 
     def computed(self, node, values):
         """Computes an equation that holds no others."""
         eqn = node.eqn
         if node.name in _COMPARING:
-            values = _all_wide_but_rounded(eqn.invars, values)
+            values = list(map(_wide_but_rounded, values, eqn.invars))
         entry = int(self._plan.entries[node.number])
         computes = self._plan.computes(entry)
         if computes is None:
-            return self.written(node, values)
+            return self.visit_own(node, values)
         if node.name in _BILINEAR and is_narrower(computes.dtype, FLOAT32):
             params = tuple(eqn.params.items())
             product = Product(eqn.primitive, params, computes)
-            return [multiply(product, values)]
+            result = multiply(product, values)
+            return [result]
         try:
             return evaluate_in(eqn, values, computes)
         except REFUSALS:
             # The primitive takes no operands of this dtype.
-            results = self.written(node, values)
-            return [to_dtype(result, computes.of(result.dtype)) for result in results]
+            converted = []
+            for result in self.visit_own(node, values):
+                dtype = computes.of(result.dtype)
+                result = to_dtype(result, dtype)
+                converted.append(result)
+            return converted
 
     # What holds other equations
 
@@ -191,13 +201,15 @@ class Emission(Walk[Leaf]):
         if node.name in PLAIN_CALLS:
             return self._rebound(node, values, [values])
         if node.name not in OWN_RULES:
-            return self.written(node, values)
+            return self.visit_own(node, values)
         entry = self._entry_of_rule(node)
         emit = functools.partial(self._emitter.emit, default_entry=entry)
-        inner = self._inner_jaxpr(node, node.inner[0], values)
-        operand_types = self._call_operands[node.number]
+        body = node.inner[0]
+        inner = self._inner_jaxpr(node, body, values)
+        operand_types = self._operand_types_of_call[node.number]
         rule = OwnRule(node.eqn, inner, emit, operand_types)
-        return rule.function()(*values)
+        function = rule.function()
+        return function(*values)
 
     def _entry_of_rule(self, node: Node) -> PlanEntry | None:
         """Returns the entry for the lines of a rule, which are traced as that of its call.
@@ -206,12 +218,16 @@ class Emission(Walk[Leaf]):
         """
         for inner in node.inner[0].all_nodes():
             entry = self._emitter.use.entry(inner.stack)
-            if entry is not None and not entry.expression:
+            if entry is None:
+                continue
+            if not entry.expression:
                 return entry
         return None
 
     def visit_cond(self, node, values):
-        return self._rebound(node, values, itertools.repeat(values[1:]))
+        # Behind the number of the branch.
+        operands = values[1:]
+        return self._rebound(node, values, itertools.repeat(operands))
 
     def visit_scan(self, node, values):
         eqn = node.eqn
@@ -220,10 +236,11 @@ class Emission(Walk[Leaf]):
         carry = self._settled(node, eqn.outvars, carry)
         if node.rule != WHILE:
             # The cotangents of what the turns share are added up.
-            shared = _all_wide_but_rounded(eqn.invars, shared)
+            shared = map(_wide_but_rounded, shared, eqn.invars)
         of_body = [*shared, *carry, *scanned]
         operands = [*of_condition, *of_body]
-        return self._rebound(node, operands, [of_body, [*of_condition, *carry]])
+        turn = [*of_condition, *carry]
+        return self._rebound(node, operands, [of_body, turn])
 
     visit_while = visit_scan
 
@@ -233,10 +250,12 @@ class Emission(Walk[Leaf]):
         """Binds an equation with the jaxprs that its blocks emit."""
         jaxprs = {}
         for block, operands in zip(node.inner, operands_by_block):
-            jaxprs[id(block.jaxpr)] = self._inner_jaxpr(node, block, operands)
+            identity = id(block.jaxpr)
+            jaxprs[identity] = self._inner_jaxpr(node, block, operands)
 
-        def emitted(param: object) -> object:
-            return jaxprs.get(id(param), param)
+        def emitted(param):
+            identity = id(param)
+            return jaxprs.get(identity, param)
 
         eqn = node.eqn
         params = tree_util.tree_map(emitted, eqn.params)
@@ -258,15 +277,17 @@ class Emission(Walk[Leaf]):
 
     def _may_differ(self, node: Node, values: Arrays) -> bool:
         """Returns whether an equation is given, or makes, values in other dtypes."""
-        # A backward pass may be narrow though the forward one is as written.
-        if node.name == "custom_vjp_call":
-            return True
         # Equations inside of another one have the numbers before its own.
         first = node.inner[0].first
         if self._plan.entries[first : node.number].any():
             return True
-        avals = avals_of(node.eqn.invars)
-        return any(map(_is_in_other_dtype, values, avals))
+        # A backward pass may be narrow though the forward one is as written.
+        if node.name == "custom_vjp_call":
+            return True
+        for value, var in zip(values, node.eqn.invars):
+            if _is_in_other_dtype(value, var):
+                return True
+        return False
 
     def _inner_jaxpr(self, node: Node, block: Block, values: Arrays) -> Jaxpr:
         """Returns the jaxpr of a block of an equation with some operands."""
@@ -275,7 +296,7 @@ class Emission(Walk[Leaf]):
         avals = []
         for var, value in zip(opened.invars, values):
             aval = var.aval
-            if _is_in_other_dtype(value, aval):
+            if _is_in_other_dtype(value, var):
                 # No rounded number is a weak one: it would follow other operands.
                 aval = aval.update(dtype=value.dtype, weak_type=False)
             avals.append(aval)
@@ -294,7 +315,7 @@ class Emission(Walk[Leaf]):
             return open_jaxpr(narrow_jaxpr)
         return narrow_jaxpr
 
-    def _settled_block(self, node: Node, block: Block, arrays: list[Leaf]) -> list[Leaf]:
+    def _settled_block(self, node, block, arrays):
         """Returns the results of a block in the dtypes in which they leave its equation."""
         results = self.block(block, arrays)
         return self._settled(node, block.outputs, results)
@@ -307,7 +328,7 @@ class Emission(Walk[Leaf]):
         entries = self._plan.carried[node.number]
         for value, var, entry in zip(values, variables, entries):
             computes = self._plan.computes(entry)
-            dtype = dtype_or_none(var.aval)
+            dtype = dtype_or_none(var)
             if computes is not None:
                 dtype = computes.of(dtype)
             result = to_dtype(value, dtype)
@@ -332,26 +353,21 @@ def _as_returned(array: Leaf, aval: Aval) -> Leaf:
         )
 
 
-def _wide_but_rounded(array: Leaf, aval: Aval) -> Leaf:
+def _wide_but_rounded(array: Leaf, var: Variable) -> Leaf:
     """Returns a narrow array in its own dtype, still rounded.
 
     XLA leaves out a cast and its inverse, also on one side of `x == max(x, y)`, which the
     gradient of a maximum asks for. It keeps `reduce_precision`.
     """
     dtype = dtype_or_none(array)
-    if not is_narrower(dtype, dtype_or_none(aval)):
+    if not is_narrower(dtype, dtype_or_none(var)):
         return array
-    wide = to_dtype(array, aval.dtype)
+    wide = to_dtype(array, var.aval.dtype)
     bits = bits_of(dtype) or {}
     return lax.reduce_precision(wide, **bits)
 
 
-def _all_wide_but_rounded(variables: Sequence[Variable], values: Arrays) -> list[Leaf]:
-    avals = avals_of(variables)
-    return list(map(_wide_but_rounded, values, avals))
-
-
-def _is_in_other_dtype(value: Leaf, aval: Aval) -> bool:
-    if not is_floating(aval):
+def _is_in_other_dtype(value: Leaf, var: Variable) -> bool:
+    if not is_floating(var):
         return False
-    return value.dtype != aval.dtype
+    return value.dtype != var.aval.dtype

@@ -26,7 +26,8 @@ def key_of_line(stack: Stack) -> PlanEntry:
     Lines in packages count for the user's line that calls them, and the backward pass of a
     line for the line. The place is "" if no line of the user's led to the equation.
     """
-    scope = "/".join(Written(stack).scope)
+    names = Written(stack).scope
+    scope = "/".join(names)
     for calls in calls_by_jaxpr(stack):
         for code, instruction in calls:
             if not is_installed(code.co_filename):
@@ -42,7 +43,9 @@ def _line_of_code(code: CodeType, instruction: int) -> PlanEntry:
     # Unparsed, spaces, brackets and line breaks of the source do not matter.
     if node is not None:
         text = ast.unparse(node)
-    return PlanEntry(f"{file_name(code.co_filename)}:{function_name(code)}", text)
+    file = file_name(code.co_filename)
+    place = f"{file}:{function_name(code)}"
+    return PlanEntry(place, text)
 
 
 @functools.cache
@@ -84,8 +87,10 @@ class PlanUse:
 
     def note(self, stack: Stack, reason: str) -> None:
         """Notes a line that computes as written though the plan makes it narrow."""
-        line = key_of_line(stack).key or "inside JAX"
-        self.notes[f"{line}: kept {reason}"] = None
+        line = key_of_line(stack).key
+        if not line:
+            line = "inside JAX"
+        self.notes[f"{line}: kept by {reason}"] = None
 
     def entry(self, stack: Stack) -> PlanEntry | None:
         """Returns the entry of an expression, or of the function that it is in."""
@@ -120,9 +125,9 @@ class PlanUse:
             rows.append(row)
         if not rows:
             return
-        count = f"{len(rows)} of {len(entries)} entries"
-        head = f"{count} of the plan match nothing in this program:"
-        raise PlanError("\n".join([head, *rows]))
+        count = f"{len(rows)} of {len(entries)} entries of the plan"
+        lines = [f"{count} match nothing in this program:", *rows]
+        raise PlanError("\n".join(lines))
 
     def _names_like(self, entry: PlanEntry) -> list[str]:
         """Returns the lines of the program, named as an entry names one."""
@@ -146,10 +151,12 @@ def matches(entry: PlanEntry, line: PlanEntry) -> bool:
     entry_file, _, entry_function = entry.place.partition(":")
     file, _, function = line.place.partition(":")
     # A function may be inside of that of the entry.
-    if not f"{function}.".startswith(f"{entry_function}."):
+    inner_names = function + "."
+    if not inner_names.startswith(entry_function + "."):
         return False
     # The plan may have been written from another folder of the project.
-    shorter, longer = sorted([f"/{entry_file}", f"/{file}"], key=len)
+    files = ["/" + entry_file, "/" + file]
+    shorter, longer = sorted(files, key=len)
     return longer.endswith(shorter)
 
 

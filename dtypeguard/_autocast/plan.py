@@ -8,7 +8,7 @@ import itertools
 import operator
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -26,9 +26,6 @@ _NUMBER_KEYS = ("tolerance", "error", "held_out", "share", "loss_scale")
 NARROW = ("bfloat16", "float16")
 _PLAN_DTYPES = ("float32", *NARROW)
 _KEYS = ("version", "narrow", "default", "measured", "entries", "scope", *_NUMBER_KEYS)
-_FORM_OF_TABLE = (
-    "[entries], or [scope.NAME] with the name of a jax.named_scope, and entries below it"
-)
 _FORM_OF_ENTRY = (
     'a function of a file, "model.py:norm", or an expression of it, "model.py:norm: x / y"'
 )
@@ -90,9 +87,11 @@ class PlanEntry:
         """Returns the entry as TOML, with its figures as a comment."""
         figures = []
         if self.error is not None:
-            figures.append(f"without it {100 * self.error:.3g}% off")
+            error = 100 * self.error
+            figures.append(f"without it {error:.3g}% off")
         if self.share is not None:
-            figures.append(f"makes {100 * self.share:.3g}% of the work wide")
+            share = 100 * self.share
+            figures.append(f"makes {share:.3g}% of the work wide")
         line = toml_line(self.key, str(self.dtype))
         if not figures:
             return [line]
@@ -202,7 +201,8 @@ class Plan:
             ) from None
         except PlanError as error:
             raise PlanError(f"{name}: {error}") from None
-        except (OSError, ValueError) as error:
+        # What should be a table may be a number.
+        except (OSError, ValueError, AttributeError) as error:
             raise PlanError(
                 f"{name} is no plan that can be read: {error}. Write it anew with "
                 "`dtypeguard precision --out`."
@@ -216,12 +216,13 @@ def _plan_of_data(data: dict[str, Any]) -> Plan:
     for key in _NUMBER_KEYS:
         # A program may have been infinitely far off.
         number = data.get(key, 0.0)
-        is_usable = isinstance(number, (int, float)) and number >= 0
+        is_number = isinstance(number, (int, float))
+        is_usable = is_number and number >= 0
         _require(is_usable, key, number, "a number from 0 up, or take the line out")
     del data["version"]
-    entries = list(entries_of(data.pop("entries", {})))
+    dtype_of_key = data.pop("entries", {})
     table_of_scope = data.pop("scope", {})
-    _check_table(table_of_scope)
+    entries = list(entries_of(dtype_of_key))
     for scope, table in table_of_scope.items():
         entries += entries_of(table, scope)
     return Plan(entries=tuple(entries), **data)
@@ -233,7 +234,6 @@ def entries_of(dtype_of_key: Any, scope: str = "") -> Iterator[PlanEntry]:
     Raises:
         ValueError: if a name or a dtype cannot be used.
     """
-    _check_table(dtype_of_key)
     for key, dtype in dtype_of_key.items():
         match = _KEY_OF_ENTRY.fullmatch(key)
         name = quoted(key)
@@ -241,16 +241,15 @@ def entries_of(dtype_of_key: Any, scope: str = "") -> Iterator[PlanEntry]:
             raise PlanError(f"the plan has the entry {name}. Write {_FORM_OF_ENTRY}.")
         _check_choice(name, dtype, _PLAN_DTYPES)
         file, function, expression = match.groups("")
-        yield PlanEntry(f"{file}:{function}", expression, scope, jnp.dtype(dtype))
-
-
-def _check_table(table: object) -> None:
-    _require(isinstance(table, Mapping), "entries", table, _FORM_OF_TABLE)
+        place = f"{file}:{function}"
+        entry_dtype = jnp.dtype(dtype)
+        yield PlanEntry(place, expression, scope, entry_dtype)
 
 
 def _check_choice(key: str, value: object, choices: Collection[str]) -> None:
     names = ", ".join(choices)
-    _require(value in choices, key, value, f"one of {names}")
+    form = f"one of {names}"
+    _require(value in choices, key, value, form)
 
 
 def _require(is_usable: bool, key: str, value: object, form: str) -> None:

@@ -11,7 +11,6 @@ trace. It computes JAX's own product of rounded operands, which policies of
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -50,21 +49,26 @@ class Product(NamedTuple):
     def __repr__(self) -> str:
         return f"{self.primitive} in {self.computes.dtype}"
 
-    def compute(self, *operands: Leaf) -> Leaf:
+    def compute(self, *operands):
         """Computes JAX's product of rounded operands."""
-        function: Callable[..., Leaf] = self._compute_unmapped
+        function = self._compute_unmapped
         for in_axes in self.mapped:
             function = jax.vmap(function, in_axes)
         return function(*operands)
 
-    def _compute_unmapped(self, *operands: Leaf) -> Leaf:
+    def _compute_unmapped(self, *operands):
         params = dict(self.params)
         params["preferred_element_type"] = self.computes.result
-        return bound_product(self.primitive, self.rounded(operands), params)
+        rounded = self.rounded(operands)
+        return bound_product(self.primitive, rounded, params)
 
     def rounded(self, operands: Arrays) -> list[Leaf]:
         """Returns operands in the dtype to which the product rounds them."""
-        return list(map(self.computes.settled, operands))
+        arrays = []
+        for operand in operands:
+            array = self.computes.settled(operand)
+            arrays.append(array)
+        return arrays
 
 
 def multiply(product: Product, operands: Arrays) -> Leaf:
@@ -87,11 +91,15 @@ def _product_jaxpr(product: Product, avals: _Avals, _: object) -> Jaxpr:
     # Other lines of the user's share this jaxpr, so its equations have no line themselves.
     no_source = source_info_util.new_source_info()
     jaxpr = closed.jaxpr
-    eqns = [eqn.replace(source_info=no_source) for eqn in jaxpr.eqns]
-    return closed.replace(jaxpr=jaxpr.replace(eqns=eqns))
+    eqns = []
+    for eqn in jaxpr.eqns:
+        shared_eqn = eqn.replace(source_info=no_source)
+        eqns.append(shared_eqn)
+    shared_jaxpr = jaxpr.replace(eqns=eqns)
+    return closed.replace(jaxpr=shared_jaxpr)
 
 
-def _product_jvp(primals, tangents, *, product: Product, jaxpr: Jaxpr):
+def _product_jvp(primals, tangents, *, product, jaxpr):
     # Rounded here, the narrow operands are what the backward pass keeps in memory.
     narrow = product.rounded(primals)
     parts = []
@@ -105,7 +113,7 @@ def _product_jvp(primals, tangents, *, product: Product, jaxpr: Jaxpr):
     return product.compute(*narrow), result_tangent
 
 
-def _transposed(cotangent, *operands, product: Product, place: int, jaxpr: Jaxpr):
+def _transposed(cotangent, *operands, product, place, jaxpr):
     """Computes the derivative for one operand, of the other operand and the cotangent.
 
     It is JAX's derivative of the narrow product, but that the product in it has the dtype
@@ -115,11 +123,14 @@ def _transposed(cotangent, *operands, product: Product, place: int, jaxpr: Jaxpr
     narrow = product.computes._replace(result=product.computes.dtype)
     narrow_linear = linear.update(dtype=narrow.dtype, weak_type=False)
     narrow_product = product._replace(computes=narrow)
-    rounded = product.rounded([cotangent, operands[1 - place]])
+    other_operand = operands[1 - place]
+    rounded = product.rounded([cotangent, other_operand])
     avals = tuple(map(jax.typeof, rounded))
     # JAX knows the layouts of all products and convolutions; only dtypes differ.
-    transpose = _transpose_jaxpr(narrow_product, place, narrow_linear, avals, _context())
-    walk = RetypedWalk(narrow._replace(result=linear.dtype).of)
+    context = _context()
+    transpose = _transpose_jaxpr(narrow_product, place, narrow_linear, avals, context)
+    computes = narrow._replace(result=linear.dtype)
+    walk = RetypedWalk(computes.of)
     (derivative,) = walk.block(Block(transpose), rounded)
     return derivative
 
@@ -141,17 +152,17 @@ def _transpose_jaxpr(
     return jax.make_jaxpr(transposed)(*avals)
 
 
-def _map_product(operands, in_axes, *, product: Product, jaxpr: Jaxpr):
+def _map_product(operands, in_axes, *, product, jaxpr):
     mapped = (*product.mapped, tuple(in_axes))
     mapped_product = product._replace(mapped=mapped)
     return multiply(mapped_product, operands), 0
 
 
-def _compute(*operands, product: Product, jaxpr: Jaxpr):
+def _compute(*operands, product, jaxpr):
     return product.compute(*operands)
 
 
-def _result_aval(*operands, product: Product, jaxpr: Jaxpr):
+def _result_aval(*operands, product, jaxpr):
     return jaxpr.out_avals[0]
 
 

@@ -52,10 +52,7 @@ _BAD = {
         f"{_HEAD}[entries]\n'a.py:jnp.exp(x)' = 'float32'",
         r'has the entry "a.py:jnp.exp\(x\)". Write a function of a file',
     ),
-    "scope": (
-        f"{_HEAD}scope = 'layer0'",
-        r"has entries = 'layer0'. Write \[entries\], or \[scope.NAME\]",
-    ),
+    "scope": (f"{_HEAD}scope = 'layer0'", "is no plan that can be read"),
     "no number": (f"{_HEAD}error = 'a'", f"bad.plan: the plan has error = 'a'. {_NUMBER}"),
     "nan": (
         f"{_HEAD}tolerance = nan",

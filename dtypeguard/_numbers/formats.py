@@ -92,8 +92,9 @@ def _is_product(eqn: Equation) -> bool:
     """Returns whether an equation is a product that rounding applies to."""
     if eqn.primitive.name not in PRODUCTS:
         return False
-    factors = eqn.invars[:2]
-    return _SINGLE in [var.aval.dtype for var in factors]
+    dtypes = [var.aval.dtype for var in eqn.invars[:2]]
+    # A product with float64 runs in float64.
+    return _SINGLE in dtypes and np.float64 not in dtypes
 
 
 def _has_vector(eqn: Equation) -> bool:

@@ -41,6 +41,7 @@ _ATTEMPTS = 3
 # Of the narrow lines that lose most, in a check.
 _WORST = 5
 _NARROW_BITS = 16
+_SAME_FORM = "Give a plan inputs of the same types and shapes, in the same order."
 
 
 def plan_call(
@@ -191,10 +192,16 @@ class Curve:
 
     def _inputs(self, call: tuple[Args, Kwargs]) -> Inputs:
         """Returns other arguments as inputs of the program."""
+        paths = self._prepared.subject.given.paths
         tree = self._prepared.subject.other(*call)
+        if len(tree.paths) != len(paths):
+            raise TypeError(
+                f"audit_precision got other inputs of {len(tree.paths)} arrays, and the "
+                f"arguments have {len(paths)}. {_SAME_FORM}"
+            )
         arrays = []
         for path, tree_path, leaf, aval in zip(
-            self._prepared.subject.given.paths,
+            paths,
             tree.paths,
             tree.arrays,
             self._program.jaxpr.in_avals,
@@ -205,8 +212,7 @@ class Curve:
                 raise TypeError(
                     f"audit_precision got other inputs with {tree_path}: "
                     f"{type_or_class(leaf)}, and the arguments have {path}: "
-                    f"{type_or_class(aval)}. Give a plan inputs of the same types and "
-                    "shapes, in the same order."
+                    f"{type_or_class(aval)}. {_SAME_FORM}"
                 )
             arrays.append(array)
         return self._prepared.runs.inputs(arrays)
@@ -320,11 +326,12 @@ class Curve:
 
     def _explain(self, plan: Plan) -> None:
         """Adds to the entries of a row what would be without each of them."""
-        wide = set().union(*map(self._named, plan.entries))
-        entries = [
-            dataclasses.replace(entry, error=self._error(wide - self._named(entry)))
-            for entry in plan.entries
-        ]
+        entries = []
+        for entry in plan.entries:
+            # Another entry may name the same parts: that of the function around its own.
+            remaining = set(plan.entries) - {entry}
+            wide = set().union(*map(self._named, remaining))
+            entries.append(dataclasses.replace(entry, error=self._error(wide)))
         self.rows[plan] = dataclasses.replace(plan, entries=tuple(entries))
 
     # Ranks

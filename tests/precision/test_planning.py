@@ -82,6 +82,20 @@ def test_no_entry_can_be_dropped(report, module, tmp_path):
         assert str(entry) in str(failed.value)
 
 
+def test_an_entry_of_a_function_inside_another_ones_is_needless():
+    """What `f` names is wide without the entry of `f.inner` as well."""
+
+    def f(w, x):
+        def inner(x):
+            return x @ w
+
+        return inner(x) @ w
+
+    found = searched(f, (normal(0, 8, 8), normal(1, 8, 8)), 1e-6)
+    errors = {entry.place.rpartition(".")[2]: entry.error for entry in found.plan.entries}
+    assert errors["inner"] < 1e-6 < errors["f"]
+
+
 def test_the_report_has_the_plan_and_survives_pickling(report, tmp_path):
     assert not report.fix
     assert "By the plan below it is" in str(report)
@@ -155,9 +169,13 @@ def test_float16_whose_gradients_leave_its_range_has_the_loss_scale():
     assert any("loss multiplied by" in note for note in found.notes)
 
 
-def test_other_inputs_of_another_form_are_refused():
+A = normal(0, 8, 8)
+
+
+@pytest.mark.parametrize("other", [(A[0],), (), (A, A)])
+def test_other_inputs_of_another_form_are_refused(other):
     with pytest.raises(TypeError, match=r"Give a plan inputs of the same types and shapes"):
-        searched(lambda x: x @ x, (jnp.ones((3, 3)),), 0.1, also=[(jnp.ones(3),)])
+        searched(lambda x: x @ x, (A,), 0.1, also=[other])
 
 
 def test_what_xla_leaves_out_counts_as_well():

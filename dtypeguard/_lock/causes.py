@@ -8,6 +8,7 @@ from .._source.origin import Origin
 from .._source.syntax import expression, renamings_before
 from .compare import FunctionChanges
 from .computations import (
+    CAST,
     Computation,
     LockedFunction,
     line_in,
@@ -24,6 +25,10 @@ def blamed_lines(
     # A change of type goes on to all that is made of a value. So a cause is a call that
     # computes otherwise, and takes nothing that is made of another cause.
     blamed = collections.defaultdict(dict)
+    casting_lines = set()
+    for call in step.calls:
+        if CAST in dict(call.entries):
+            casting_lines.add(call.line)
     # The calls are in the order of the program.
     for call in step.calls:
         if odd_values.isdisjoint(call.takes):
@@ -34,17 +39,27 @@ def blamed_lines(
             # A backward pass follows from the forward one.
             if call.is_backward and blamed:
                 continue
-            for function, line in _places(call, changes, step.folder):
+            for function, line in _places(call, changes, casting_lines, step.folder):
                 blamed[function][line] = None
         odd_values = odd_values.union(call.gives)
     return blamed
 
 
 def _places(
-    call: Computation, changes: FunctionChanges, folder: str
+    call: Computation,
+    changes: FunctionChanges,
+    casting_lines: set[Origin],
+    folder: str,
 ) -> list[tuple[LockedFunction, Origin]]:
-    """Returns the lines of a call, or that from which a cast of an operand is gone."""
-    calls = [*call.makers, call]
+    """Returns the lines of a call, or that from which a cast of an operand is gone.
+
+    Args:
+        call: the call.
+        changes: what changed in the functions.
+        casting_lines: those of the calls that cast.
+        folder: that of the lock.
+    """
+    calls = [call, *call.makers]
     candidates = [candidate for candidate in calls if candidate.function in changes]
     places = []
     for candidate in candidates:
@@ -53,18 +68,21 @@ def _places(
             places.append((candidate.function, candidate.line))
     if places:
         return places
-    places = [(call.function, call.line)]
     # What made an operand stands where the cast was.
     for candidate in candidates:
         for code, instruction in candidate.chain:
+            if code.co_name == "<lambda>":  # it is given its operands
+                continue
             function = locked_function(code, folder)
             if function not in changes or not changes[function].lost_cast:
                 continue
-            renamings = _renamings(code, instruction)
-            if renamings:
-                return [(function, line_in(code, max(renamings)))]
-            places = [(function, line_of_call(code, instruction))]
-    return places
+            for number in sorted(_renamings(code, instruction), reverse=True):
+                line = line_in(code, number)
+                # A cast that ran is not the one that is gone.
+                if line not in casting_lines:
+                    return [(function, line)]
+            places.append((function, line_of_call(code, instruction)))
+    return [*places, (call.function, call.line)][:1]
 
 
 def _renamings(code: CodeType, instruction: int) -> list[int]:

@@ -56,9 +56,10 @@ def sketches(program: NumericProgram, arrays: Arrays) -> tuple[list[SketchNode],
         if value in graph.makers:
             node, place = graph.makers[value]
             stack = node.stack
-            sketch = noted.get((node.number, str(place)))
-        if sketch is not None:
-            sketch = np.asarray(sketch)[_first_turns(stack)]
+            sketch_by_turn = noted.get((node.number, str(place)))
+            # A loop with no turn has none.
+            if sketch_by_turn is not None and sketch_by_turn.size:
+                sketch = np.asarray(sketch_by_turn)[_first_turns(stack)]
         values.append(SketchNode(operands, size, stack, sketch))
     return values, graph.outputs
 

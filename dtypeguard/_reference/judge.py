@@ -201,7 +201,7 @@ class Judge:
         if ratio <= _EXPLAINS:
             difference = self._difference(n, array, ratio)
             # The rounding of the program itself may hide as much.
-            if is_inexact(array):
+            if is_inexact(self.truth[n]):
                 return difference._replace(shows_in=self._shows_in)
             return difference
         dtypes = {_narrowest_holding(array)}

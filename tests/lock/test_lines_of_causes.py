@@ -155,6 +155,20 @@ CHANGES = {
         {"a = x.astype(F32)": "a = x"},
         ["a = x"],
     ),
+    "one of two equal casts taken out, below the other one": (
+        """
+        def norm(x, g):
+            h = x.astype(F32)
+            return h * g.astype(F32)
+
+        def step(x, g):
+            return norm(x, g).astype(BF16) @ x
+
+        inputs = [S((4, 4), BF16)] * 2
+        """,
+        {"g.astype(F32)": "g"},
+        ["return h * g"],
+    ),
     "a function that is called twice, in the second call": (
         """
         def step(x, y, w):

@@ -143,3 +143,10 @@ def test_a_scan_has_what_leads_to_its_result_alone():
     )
     divergence = diverged(f, (jnp.linspace(0.1, 2.0, 33),), reference)
     assert "a * 0.9" in divergence.program.code
+
+
+def test_a_loop_with_no_turn_has_no_values_inside():
+    def scanned(factor):
+        return lambda x: factor * jax.lax.scan(lambda x, y: (x * y, x), x, x[:0])[0]
+
+    assert diverged(scanned(2), (jnp.arange(3.0),), scanned(3)).apart == 0.5

@@ -125,6 +125,13 @@ def test_exact_integer_empty_complex_and_vanishing_outputs_are_equal_or_differ()
     assert np.isnan(found["['exact']"].reference)
 
 
+def test_rounding_hides_nothing_of_integers_that_are_given_as_floats():
+    x = X.astype(BF16)
+    places = np.argmax(x, -1)
+    (found,) = compared(lambda x: jnp.argmax(x, -1), (x,), places * 1.0)["differences"]
+    assert (found.verdict, found.shows_in) == ("rounding", None)
+
+
 def test_decisions_that_flip_are_rounding_and_are_named():
     w, x = (normal(n, 64, 64, dtype=BF16) for n in (1, 2))
     args = w / 8, x

@@ -41,7 +41,7 @@ def computed_on_host(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Resu
     name = eqn.primitive.name
     if name == "integer_pow" and eqn.params["y"] == 2:
         name = "square"
-    if name not in _UFUNCS and name not in _MOVES:
+    if name not in ON_HOST:
         return None
     arrays = [host_array(operand) for operand in operands]
     if any(array is None for array in arrays):
@@ -134,3 +134,4 @@ _MOVES: dict[str, Callable[..., Leaf | None]] = {
     "transpose": _transpose,
     "broadcast_in_dim": _broadcast,
 }
+ON_HOST = frozenset([*_UFUNCS, *_MOVES])

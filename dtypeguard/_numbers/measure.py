@@ -11,6 +11,7 @@ import numpy as np
 from .._program.jaxprs import Arrays
 from . import plans
 from .arrays import distance, part_along, size_of
+from .host import ON_HOST
 from .integers import watched
 from .plans import WIDE, WidthPlan
 from .primitives import Noted, Results, is_inexact, is_key, measured
@@ -20,8 +21,10 @@ from .run import run
 
 # A line that causes less than this part of the error alone has no share.
 _LEAST_ALONE = 0.02
-# Programs of no more equations run one by one as fast as XLA compiles them.
+# Programs of no more equations run one by one as fast as XLA compiles them. So do those
+# that repeat theirs: it compiles so many of a program as soon as one by itself.
 _FEW_EQUATIONS = 200
+_EQUATIONS_COMPILED_AT_ONCE = 10
 # What a check in a program raises: JAX's error has no public name before JAX 0.5. That of
 # `eqx.error_if` leaves a jitted function as a ValueError once a call of the function has
 # gone well (JAX 0.10 and 0.12).
@@ -174,7 +177,7 @@ class Measures:
             arrays = self.arrays
         program = self.program
         try:
-            is_compiled &= program.size > _FEW_EQUATIONS
+            is_compiled &= self._is_compiled_sooner
             if not is_compiled:
                 self.before_run()
             return run(program, plan, arrays, probes, is_compiled=is_compiled, **options)
@@ -198,6 +201,19 @@ class Measures:
                     output = jnp.full(aval.shape, number, aval.dtype)
                 outputs.append(output)
             return outputs
+
+    @functools.cached_property
+    def _is_compiled_sooner(self) -> bool:
+        """Whether XLA compiles the program sooner than its different equations."""
+        size = self.program.size
+        if size <= _FEW_EQUATIONS:
+            return False
+        different = set()
+        for node in self.program.block.all_nodes():
+            if node.name not in ON_HOST:
+                types = [var.aval for var in node.eqn.invars]
+                different.add((node.name, *types))
+        return len(different) * _EQUATIONS_COMPILED_AT_ONCE > size
 
     def depends_on(self, number: int) -> bool:
         """Returns whether an output depends on the numbers that do not fit somewhere.

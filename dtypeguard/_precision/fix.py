@@ -50,7 +50,7 @@ def fix_of(
 
     nothing = runs.nothing._replace(level=level)
     alone = {number: wide([number]) for number in candidates}
-    best = min(nothing, *alone.values(), key=merit)
+    best = min([nothing, *alone.values()], key=merit)
     if not candidates or (best.error <= bound and best.price <= _DEAR):
         return best
 

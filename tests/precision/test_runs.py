@@ -13,6 +13,7 @@ from tests.support import helpers
 from tests.support.dtypes import BF16, F16, F32
 from tests.support.helpers import needs_numbers
 from tests.support.references import cast
+from tests.support.trained import written
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
 
@@ -203,3 +204,11 @@ def test_within_a_tolerance():
 def test_integers_of_integers_are_none():
     with pytest.raises(TypeError, match="and nothing that floats decide"):
         audit_precision(lambda x: x + 1, jnp.arange(3))
+
+
+def test_of_many_lines_of_the_same_part_none_helps(tmp_path):
+    lines = "    x = x * 1.01\n" * 110
+    model = written(tmp_path, text=f"def model(x):\n{lines}    return x\n").model
+    report = audit_precision(model, normal(0, 8))
+    assert not report.losses
+    assert str(report).endswith("% off. No line helps.")

@@ -6,6 +6,7 @@ XLA takes 30 ms to compile an equation, and a call of it ten times as long as Nu
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -15,7 +16,8 @@ from .._program.jaxprs import Arrays
 from .evaluate import DtypeOf
 from .primitives import Results
 
-# Each rounds the exact result once, or returns what it is given, or a bool.
+# Each rounds the exact result once, or returns what it is given, or a bool. Whether the
+# larger one of 0 and -0 is 0 depends on their order, and in XLA on the size of the arrays.
 _UFUNCS: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "add_any": np.add,
@@ -34,6 +36,9 @@ _UFUNCS: dict[str, Callable[..., Any]] = {
     "gt": np.greater,
     "ge": np.greater_equal,
 }
+
+# Formats of fewer bits are cast by XLA alone: NumPy refuses some, or rounds them twice.
+_CAST_ALIKE = frozenset(map(np.dtype, [*"?bBhHiIqQefd", jnp.bfloat16]))
 
 
 def computed_on_host(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Results | None:
@@ -56,29 +61,45 @@ def computed_on_host(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Resu
 
 
 def host_array(array: Leaf) -> Leaf | None:
-    """Returns an array of numbers in the memory of NumPy; None if it is not on one CPU."""
+    """Returns an array of numbers in the memory of NumPy; None if it is not on a CPU."""
     if isinstance(array, np.ndarray):
         return array
     if isinstance(array, Tracer) or kind(array.dtype) is None:
         return None
-    device, *others = array.devices()
-    if others or device.platform != "cpu":
+    # To compute with arrays that are put on different devices is an error, which XLA tells.
+    if getattr(array, "committed", True):
+        return None
+    (device,) = array.devices()
+    if device.platform != "cpu":
         return None
     return np.asarray(array)
 
 
 def cast_on_host(array: np.ndarray, dtype: DType) -> np.ndarray | None:
     """Returns an array in a dtype; None where XLA has other numbers."""
-    kinds = (kind(array.dtype), kind(dtype))
-    if "complex" in kinds:
+    dtypes = [array.dtype, dtype]
+    if not _CAST_ALIKE.issuperset(dtypes):
         return None
     # XLA takes the nearest integer for what does not fit.
-    if kinds[0] == "float" and kinds[1] != "float":
+    if kind(array.dtype) == "float" and kind(dtype) != "float":
         return None
     # XLA rounds to float32 in between.
-    if array.dtype == np.float64 and dtype == np.float16:
+    if dtypes == [np.float64, np.float16]:
         return None
-    return array.astype(dtype)
+    result = array.astype(dtype)
+    if np.float64 in dtypes and any(map(_has_tiny, [array, result])):
+        return None
+    return result
+
+
+def _has_tiny(array: np.ndarray) -> bool:
+    """Returns whether XLA has 0 for a number: for one smaller than the normal ones."""
+    # It computes what has 16 bits in float32.
+    dtype = np.promote_types(array.dtype, np.float32)
+    sizes = np.abs(array.astype(dtype, copy=False))
+    small = np.count_nonzero(sizes < np.finfo(dtype).tiny)
+    zeros = sizes.size - np.count_nonzero(sizes)
+    return small > zeros
 
 
 def _rounded_once(ufunc: Callable[..., Any], arrays: list[Any]) -> Leaf | None:
@@ -92,10 +113,8 @@ def _rounded_once(ufunc: Callable[..., Any], arrays: list[Any]) -> Leaf | None:
     # What is rounded to float32 first is rounded to 16 bits as if it were exact.
     wide_dtype = np.promote_types(dtype, np.float32)
     wide_arrays = [array.astype(wide_dtype, copy=False) for array in arrays]
-    try:
-        with np.errstate(under="raise"):
-            result = np.asarray(ufunc(*wide_arrays))
-    except FloatingPointError:  # XLA has 0 where a number is smaller than the normal ones
+    result = np.asarray(ufunc(*wide_arrays))
+    if any(map(_has_tiny, [*wide_arrays, result])):
         return None
     if result.dtype == bool:
         return result

@@ -78,10 +78,12 @@ def run(
         entry = WIDE
     inputs = map(jnp.asarray, arrays)
     arguments = whole_run.all_crossed(inputs, variables, entry)
-    if is_compiled:
-        numbers = range(program.size)
-        return whole_run.compiled(numbers, Run.outputs, arguments)
-    return whole_run.outputs(arguments)
+    # What NumPy has computed goes to XLA, and a user may forbid such transfers.
+    with jax.transfer_guard_host_to_device("allow"):
+        if is_compiled:
+            numbers = range(program.size)
+            return whole_run.compiled(numbers, Run.outputs, arguments)
+        return whole_run.outputs(arguments)
 
 
 class Switch(NamedTuple):

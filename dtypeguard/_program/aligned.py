@@ -18,7 +18,7 @@ import numpy as np
 from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Equation, Jaxpr, Leaf, PyTree
-from .jaxprs import Variable, is_literal, jaxprs_in, open_jaxpr, value_kind
+from .jaxprs import Variable, inner_jaxprs_of, is_literal, open_jaxpr, value_kind
 
 _BFLOAT16 = np.dtype(jnp.bfloat16)
 _FLOAT16 = np.dtype("float16")
@@ -177,11 +177,11 @@ class Alignment:
             for eqn, partner in zip(steps, second_steps):
                 self._partners[id(eqn)] = partner
                 self._compare(eqn, eqn.invars, partner.invars)
-                inner_jaxprs = jaxprs_in(eqn.params)
+                inner_jaxprs = inner_jaxprs_of(eqn)
                 # Most equations have none, and each has many parameters to look through.
                 if not inner_jaxprs:
                     continue
-                second_inner_jaxprs = jaxprs_in(partner.params)
+                second_inner_jaxprs = inner_jaxprs_of(partner)
                 for inner, second_inner in zip(inner_jaxprs, second_inner_jaxprs):
                     self.align(inner, second_inner)
         # A function may return another tree for other dtypes.

@@ -88,3 +88,11 @@ def _expansion(operation: Any, *avals: Aval) -> Jaxpr | None:
         return jax.make_jaxpr(run)(*avals)
     except Exception:  # another release has other objects
         return None
+
+
+def inner_jaxprs_of(eqn: Equation) -> list[Jaxpr]:
+    """Returns the jaxprs among the parameters of an equation, or the one it expands to."""
+    expansion = expanded(eqn)
+    if expansion is None:
+        return jaxprs_in(eqn.params)
+    return [expansion]

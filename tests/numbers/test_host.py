@@ -30,7 +30,9 @@ _FUNCTIONS = [
     lambda a, b: lax.convert_element_type(a, jnp.bfloat16),
     lambda a, b: lax.convert_element_type(a, np.float16),
     lambda a, b: lax.convert_element_type(a, np.float32),
+    lambda a, b: lax.convert_element_type(a, jnp.float8_e4m3fn),
     lambda a, b: lax.convert_element_type(a, np.int32),
+    lambda a, b: lax.convert_element_type(a.astype(jnp.int4), jnp.uint4),
     lambda a, b: lax.convert_element_type(a > b, a.dtype),
     lambda a, b: a.reshape(7, -1),
     lambda a, b: a.reshape(7, -1).T,
@@ -48,7 +50,7 @@ def _numbers(dtype, seed):
     powers = 2.0 ** generator.integers(-50, 60, 1400)
     numbers = generator.standard_normal(1400) * powers
     numbers[:700] = generator.standard_normal(700)
-    numbers[:6] = [0, 1, np.inf, -np.inf, np.nan, 6e-8]
+    numbers[:7] = [0, 1, np.inf, -np.inf, np.nan, 6e-8, 0.009765625 + 1e-12]
     generator.shuffle(numbers)
     with np.errstate(all="ignore"):
         return numbers.astype(dtype)
@@ -69,6 +71,17 @@ def test_numpy_has_the_bits_of_xla(name):
     with set_x64(True), np.errstate(all="ignore"):
         for function in _FUNCTIONS:
             _check_equations(function, operands)
+
+
+def to_float64(a, b):
+    return lax.convert_element_type(a, np.float64)
+
+
+@pytest.mark.parametrize("function", [lax.add, lax.max, to_float64])
+def test_what_is_smaller_than_the_normal_numbers_is_0_to_xla(function):
+    operands = np.float32([2.0**-130, 2.0**-100]), np.float32([2.0**-130, 2.0**-30])
+    with set_x64(True):
+        _check_equations(function, operands)
 
 
 def _check_equations(function, operands):

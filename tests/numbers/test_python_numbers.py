@@ -56,6 +56,11 @@ def counted(x):
     return lax.while_loop(lambda carry: carry[0] < 200, step, (0, x))[1]
 
 
+def solved(x):
+    equation = lambda y: y - x * jnp.asarray(0.999, x.dtype)
+    return lax.custom_root(equation, x, lambda g, y: y - g(y), lambda g, y: y)
+
+
 ROUNDED = {  # before the program sees it; some lines have another number that is 1
     "a line of its own": made_on_a_line_of_its_own,
     "asarray": lambda x: x * jnp.asarray(0.999, x.dtype),
@@ -65,6 +70,7 @@ ROUNDED = {  # before the program sees it; some lines have another number that i
     "convert": lambda x: x * lax.convert_element_type(0.999, x.dtype),
     "type": lambda x: x * x.dtype.type(0.999),
     "a count": counted,
+    "a root": solved,
     "an axis": lambda x: jnp.mean(x.reshape(16, 4), 1) * 0.999,
     "a keyword": lambda x: jax.nn.leaky_relu(-x, negative_slope=0.999),
 }

@@ -11,6 +11,10 @@ from .jaxprs import Stack, Variable, is_literal
 from .program import Block, User
 from .walk import Walk
 
+# With so many values, calls stay closed: functions that call each other twice, level by
+# level, would fill the memory, and JAX traces each of them once.
+_MOST_VALUES = 100_000
+
 
 class Equation(NamedTuple):
     """An equation of a program that computes something itself.
@@ -217,6 +221,8 @@ class Graph(Walk[int]):
         return value
 
     def visit_call(self, node, operands):
+        if len(self.avals) > _MOST_VALUES:
+            return self.computed(node, operands)
         results = self.block(node.inner[0], operands)
         return self.left(node, results)
 

@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit
-from dtypeguard._program import program
+from dtypeguard._program import graph, program
 from dtypeguard._program.graph import Graph
 from dtypeguard._program.program import form_of
 from tests.support import planted
@@ -74,6 +74,14 @@ def nested(levels):
     for _ in range(levels):
         function = jax.jit(lambda c, x, inner=function: inner(inner(c, x), x))
     return function
+
+
+def test_calls_within_calls_do_not_grow_without_end(monkeypatch):
+    monkeypatch.setattr(graph, "_MOST_VALUES", 1_000)
+    wide, narrow = jnp.ones(3), jnp.ones(3, jnp.bfloat16)
+    values = Graph(jax.make_jaxpr(nested(24))(narrow, wide))
+    assert values.dependencies[values.outputs[0]] == 0b11
+    assert len(values.avals) < 1_200
 
 
 def test_two_calls_stay_apart_in_a_long_program():

@@ -325,26 +325,26 @@ class Curve:
         return min(rows, key=error_of)
 
     def _explain(self, plan: Plan) -> None:
-        """Adds to the entries of a row what would be without each of them."""
+        """Adds to the entries of a row what would be without each, if runs are left."""
         entries = []
         for entry in plan.entries:
             # Another entry may name the same parts: that of the function around its own.
             remaining = set(plan.entries) - {entry}
             wide = set().union(*map(self._named, remaining))
-            entries.append(dataclasses.replace(entry, error=self._error(wide)))
+            error = self._measured_error(wide)
+            entries.append(dataclasses.replace(entry, error=error))
         self.rows[plan] = dataclasses.replace(plan, entries=tuple(entries))
 
     # Ranks
 
-    def _error(self, wide: Collection[Part]) -> float:
-        """Returns the error with some parts wide; infinity if no run is left."""
+    def _measured_error(self, wide: Collection[Part]) -> float | None:
+        """Returns the error with some parts wide; None if no run is left."""
         key = frozenset(wide)
         if key not in self._errors:
             count = len(self._errors)
             if count >= self._budget:
                 self._is_spent = True
-                # Not an error of the program: a search takes it for not enough, and ends.
-                return math.inf
+                return None
             self._prepared.show(f"trying what stays wide: run {count + 1}")
             is_narrow = np.ones(self._program.size, bool)
             for part in wide:
@@ -354,11 +354,16 @@ class Curve:
             )
         return self._errors[key]
 
+    def _error(self, wide: Collection[Part]) -> float:
+        """Returns the error with some parts wide; infinity if no run is left."""
+        error = self._measured_error(wide)
+        # Not an error of the program: a search takes it for not enough, and ends.
+        return math.inf if error is None else error
+
     def _alone(self, part: Part) -> float:
         """Returns the error where one part alone rounds; 0 if no run is left."""
-        error = self._error(set(self._parts) - {part})
         # Infinity would make it the worst of all.
-        return 0.0 if self._is_spent else error
+        return self._measured_error(set(self._parts) - {part}) or 0.0
 
     def _worth(self, part: Part) -> float:
         """Returns how much error a part takes away if it is wide, for its price."""

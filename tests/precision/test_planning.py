@@ -156,6 +156,8 @@ def test_a_plan_is_right_for_all_of_several_inputs(module):
 def test_the_runs_are_at_most_as_many_as_allowed(module):
     found = searched(module.step, module.inputs(), 0.001, budget=2)
     assert "runs were spent" in str(found)
+    assert found.plan.entries
+    assert "inf%" not in found.plan.text()
     assert searched(module.step, module.inputs(), 0.001, budget=0) is None
 
 

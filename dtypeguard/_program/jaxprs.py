@@ -1,6 +1,6 @@
 """What is read of JAX's jaxprs and equations, whose parameters differ between releases."""
 
-import functools
+import weakref
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -9,7 +9,7 @@ from jax import tree_util
 
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
-from .._leaves.types import Aval, Equation, Jaxpr, Leaf
+from .._leaves.types import Equation, Jaxpr, Leaf
 
 # The result of these is their operand, in another shape or place.
 SHAPES = ForeignNames(
@@ -64,6 +64,11 @@ def jaxprs_in(params: dict[str, Any]) -> list[Jaxpr]:
     return jaxprs
 
 
+# One jaxpr of each operation, whoever asks, by its identity: it may hold arrays, which have
+# no hash, and equal ones may have operands of other types.
+_EXPANSIONS: dict[int, Jaxpr] = {}
+
+
 def expanded(eqn: Equation) -> Jaxpr | None:
     """Returns the jaxpr of an equation that is expanded when JAX compiles it.
 
@@ -72,22 +77,21 @@ def expanded(eqn: Equation) -> Jaxpr | None:
     operation: Any = eqn.params.get("_prim")
     if not hasattr(operation, "expand"):
         return None
-    avals = [var.aval for var in eqn.invars]
-    return _expansion(operation, *avals)
+    key = id(operation)
+    if key not in _EXPANSIONS:
 
+        def run(*operands):
+            arguments = tree_util.tree_unflatten(operation.in_tree, operands)
+            return operation.expand(*arguments)
 
-@functools.lru_cache(1024)  # one jaxpr, whoever asks
-def _expansion(operation: Any, *avals: Aval) -> Jaxpr | None:
-    """Returns the jaxpr that an operation makes of operands of these types."""
-
-    def run(*operands):
-        arguments = tree_util.tree_unflatten(operation.in_tree, operands)
-        return operation.expand(*arguments)
-
-    try:
-        return jax.make_jaxpr(run)(*avals)
-    except Exception:  # another release has other objects
-        return None
+        avals = [var.aval for var in eqn.invars]
+        try:
+            jaxpr = jax.make_jaxpr(run)(*avals)
+        except Exception:  # another release has other objects
+            return None
+        weakref.finalize(operation, _EXPANSIONS.pop, key)
+        _EXPANSIONS[key] = jaxpr
+    return _EXPANSIONS[key]
 
 
 def inner_jaxprs_of(eqn: Equation) -> list[Jaxpr]:

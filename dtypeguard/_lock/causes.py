@@ -82,7 +82,8 @@ def _places(
                 if line not in casting_lines:
                     return [(function, line)]
             places.append((function, line_of_call(code, instruction)))
-    return [*places, (call.function, call.line)][:1]
+    places.append((call.function, call.line))
+    return places[:1]
 
 
 def _renamings(code: CodeType, instruction: int) -> list[int]:

@@ -6,6 +6,7 @@ XLA takes 30 ms to compile an equation, and a call of it ten times as long as Nu
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -61,16 +62,13 @@ def computed_on_host(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Resu
 
 
 def host_array(array: Leaf) -> Leaf | None:
-    """Returns an array of numbers in the memory of NumPy; None if it is not on a CPU."""
+    """Returns an array of numbers in NumPy's memory; None if it is on another device."""
     if isinstance(array, np.ndarray):
         return array
     if isinstance(array, Tracer) or kind(array.dtype) is None:
         return None
-    # To compute with arrays that are put on different devices is an error, which XLA tells.
-    if getattr(array, "committed", True):
-        return None
-    (device,) = array.devices()
-    if device.platform != "cpu":
+    # What is put on another device stays there.
+    if array.devices() != set(jax.local_devices(backend="cpu")[:1]):
         return None
     return np.asarray(array)
 
@@ -96,10 +94,9 @@ def _has_tiny(array: np.ndarray) -> bool:
     """Returns whether XLA has 0 for a number: for one smaller than the normal ones."""
     # It computes what has 16 bits in float32.
     dtype = np.promote_types(array.dtype, np.float32)
-    sizes = np.abs(array.astype(dtype, copy=False))
-    small = np.count_nonzero(sizes < np.finfo(dtype).tiny)
-    zeros = sizes.size - np.count_nonzero(sizes)
-    return small > zeros
+    is_small = np.abs(array.astype(dtype, copy=False)) < np.finfo(dtype).tiny
+    # Zeros are what they are.
+    return bool(array[is_small].any())
 
 
 def _rounded_once(ufunc: Callable[..., Any], arrays: list[Any]) -> Leaf | None:

@@ -56,46 +56,50 @@ def _numbers(dtype, seed):
         return numbers.astype(dtype)
 
 
-def _bound(eqn, operands):
-    """Returns what XLA makes of an equation."""
-
-    def bind(*operands):
-        return eqn.primitive.bind(*operands, **eqn.params)
-
-    return jax.jit(bind)(*operands)
-
-
 @pytest.mark.parametrize("name", ["bfloat16", "float16", "float32", "float64"])
 def test_numpy_has_the_bits_of_xla(name):
     operands = _numbers(jnp.dtype(name), 0), _numbers(jnp.dtype(name), 1)
-    with set_x64(True), np.errstate(all="ignore"):
-        for function in _FUNCTIONS:
-            _check_equations(function, operands)
+    _check_equations(_FUNCTIONS, operands)
 
 
-def to_float64(a, b):
-    return lax.convert_element_type(a, np.float64)
+def test_what_is_smaller_than_the_normal_numbers_is_0_to_xla():
+    def to_float64(a, b):
+        return lax.convert_element_type(a, np.float64)
 
-
-@pytest.mark.parametrize("function", [lax.add, lax.max, to_float64])
-def test_what_is_smaller_than_the_normal_numbers_is_0_to_xla(function):
     operands = np.float32([2.0**-130, 2.0**-100]), np.float32([2.0**-130, 2.0**-30])
-    with set_x64(True):
-        _check_equations(function, operands)
+    _check_equations([lax.add, lax.max, to_float64], operands)
 
 
-def _check_equations(function, operands):
-    jaxpr = jax.make_jaxpr(function)(*operands)
-    arrays = dict(zip(jaxpr.jaxpr.invars, operands))
-    for eqn in jaxpr.eqns:
-        given = [arrays[var] for var in eqn.invars]
-        expected = np.asarray(_bound(eqn, given))
-        with np.errstate(all="ignore"):
-            computed = computed_on_host(eqn, given, unchanged_dtype)
-        arrays[eqn.outvars[0]] = expected
-        if computed is None:
-            continue
-        (result,) = computed
-        assert result.dtype == expected.dtype
-        result = result.astype(np.float64)
-        np.testing.assert_array_equal(result, expected.astype(np.float64), str(eqn))
+def _check_equations(functions, operands):
+    with set_x64(True), np.errstate(all="ignore"):
+        jaxprs = [jax.make_jaxpr(function)(*operands) for function in functions]
+        given, results = _by_xla(jaxprs, operands)
+        eqns = [eqn for jaxpr in jaxprs for eqn in jaxpr.eqns]
+        for eqn, arrays, expected in zip(eqns, given, results, strict=True):
+            computed = computed_on_host(eqn, arrays, unchanged_dtype)
+            if computed is None:
+                continue
+            (result,) = computed
+            assert result.dtype == expected.dtype
+            result = result.astype(np.float64)
+            exact = np.asarray(expected).astype(np.float64)
+            np.testing.assert_array_equal(result, exact, str(eqn))
+
+
+def _by_xla(jaxprs, operands):
+    """Returns what XLA gives each equation, and what it makes of it, each by itself."""
+
+    @jax.jit
+    def run(*operands):
+        given, results = [], []
+        for jaxpr in jaxprs:
+            values = dict(zip(jaxpr.jaxpr.invars, operands))
+            for eqn in jaxpr.eqns:
+                arrays = lax.optimization_barrier([values[var] for var in eqn.invars])
+                result = lax.optimization_barrier(eqn.primitive.bind(*arrays, **eqn.params))
+                values[eqn.outvars[0]] = result
+                given.append(arrays)
+                results.append(result)
+        return given, results
+
+    return run(*operands)

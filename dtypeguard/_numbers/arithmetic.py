@@ -24,7 +24,7 @@ from .evaluate import (
     unchanged_dtype,
 )
 from .formats import Formats, product
-from .host import cast_on_host, computed_on_host, host_array
+from .host import cast_on_host, computed_on_host
 from .plans import ROUNDED, WIDE, WRITTEN, Computes
 from .primitives import Results, is_inexact
 from .program import NumericProgram
@@ -163,12 +163,10 @@ class Arithmetic:
         if self.is_traced:
             converted = as_dtype(value, dtype)
             return self._fenced(converted)
-        array = host_array(value)
-        if array is not None:
-            cast = cast_on_host(array, dtype)
-            if cast is not None:
-                return cast
-        return _compiled_cast(value, dtype)
+        cast = cast_on_host(value, dtype)
+        if cast is None:
+            return _compiled_cast(value, dtype)
+        return cast
 
     def _operands(self, node: Node, values: Values, rule: Rule) -> Results:
         """Returns the operands of an equation by a rule."""

@@ -49,7 +49,7 @@ def computed_on_host(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Resu
         name = "square"
     if name not in ON_HOST:
         return None
-    arrays = [host_array(operand) for operand in operands]
+    arrays = [_host_array(operand) for operand in operands]
     if any(array is None for array in arrays):
         return None
     if name in _UFUNCS:
@@ -61,7 +61,7 @@ def computed_on_host(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Resu
     return [result]
 
 
-def host_array(array: Leaf) -> Leaf | None:
+def _host_array(array: Leaf) -> Leaf | None:
     """Returns an array of numbers in NumPy's memory; None if it is on another device."""
     if isinstance(array, np.ndarray):
         return array
@@ -73,13 +73,14 @@ def host_array(array: Leaf) -> Leaf | None:
     return np.asarray(array)
 
 
-def cast_on_host(array: np.ndarray, dtype: DType) -> np.ndarray | None:
-    """Returns an array in a dtype; None where XLA has other numbers."""
-    dtypes = [array.dtype, dtype]
-    if not _CAST_ALIKE.issuperset(dtypes):
+def cast_on_host(value: Leaf, dtype: DType) -> Leaf | None:
+    """Returns a value in a dtype; None where XLA has other numbers, or has to cast it."""
+    array = _host_array(value)
+    dtypes = [value.dtype, dtype]
+    if array is None or not _CAST_ALIKE.issuperset(dtypes):
         return None
     # XLA takes the nearest integer for what does not fit.
-    if kind(array.dtype) == "float" and kind(dtype) != "float":
+    if kind(value.dtype) == "float" and kind(dtype) != "float":
         return None
     # XLA rounds to float32 in between.
     if dtypes == [np.float64, np.float16]:
@@ -90,13 +91,14 @@ def cast_on_host(array: np.ndarray, dtype: DType) -> np.ndarray | None:
     return result
 
 
-def _has_tiny(array: np.ndarray) -> bool:
+def _has_tiny(array: np.ndarray) -> np.bool_:
     """Returns whether XLA has 0 for a number: for one smaller than the normal ones."""
     # It computes what has 16 bits in float32.
     dtype = np.promote_types(array.dtype, np.float32)
-    is_small = np.abs(array.astype(dtype, copy=False)) < np.finfo(dtype).tiny
+    sizes = np.abs(array, dtype=dtype)
+    is_small = sizes < np.finfo(dtype).tiny
     # Zeros are what they are.
-    return bool(array[is_small].any())
+    return sizes[is_small].any()
 
 
 def _rounded_once(ufunc: Callable[..., Any], arrays: list[Any]) -> Leaf | None:
@@ -135,9 +137,9 @@ def _transpose(eqn: Equation, dtype_of: DtypeOf, array: np.ndarray) -> np.ndarra
 
 def _broadcast(eqn: Equation, dtype_of: DtypeOf, array: np.ndarray) -> np.ndarray:
     shape = eqn.outvars[0].aval.shape
-    sizes = [1] * len(shape)
-    for axis, size in zip(eqn.params["broadcast_dimensions"], array.shape):
-        sizes[axis] = size
+    sizes = np.ones(len(shape), int)
+    axes = list(eqn.params["broadcast_dimensions"])
+    sizes[axes] = array.shape
     return np.broadcast_to(array.reshape(sizes), shape)
 
 
@@ -146,7 +148,6 @@ _MOVES: dict[str, Callable[..., Leaf | None]] = {
     "convert_element_type": _cast,
     "reshape": _reshape,
     "squeeze": _reshape,
-    "expand_dims": _reshape,
     "transpose": _transpose,
     "broadcast_in_dim": _broadcast,
 }

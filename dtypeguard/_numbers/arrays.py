@@ -55,6 +55,7 @@ def part_along(array: Leaf, exact: Leaf, written: Leaf) -> float:
 
 
 def in_float64(array: Leaf) -> np.ndarray:
+    """Returns numbers in float64, complex ones in complex128."""
     numbers = np.asarray(array)
     dtype = np.promote_types(numbers.dtype, np.float64)
     return numbers.astype(dtype)

@@ -67,7 +67,10 @@ def _host_array(array: Leaf) -> Leaf | None:
         return array
     if isinstance(array, Tracer) or kind(array.dtype) is None:
         return None
-    # What is put on another device stays there.
+    # What is put on another device stays there, and so does what is put on a mesh: its type
+    # has that, if only of one device.
+    if not isinstance(array.sharding, jax.sharding.SingleDeviceSharding):
+        return None
     if array.devices() != set(jax.local_devices(backend="cpu")[:1]):
         return None
     return np.asarray(array)

@@ -81,8 +81,7 @@ MASK = jnp.ones(3, bool)
     ids=["scan", "operation"],
 )
 def test_what_does_not_trace(change, types):
-    opt = one_leaf(lambda params: jnp.zeros(3, BF16), change)
-    report = audit(opt, struct(BF16))
+    report = audit(one_leaf(lambda params: jnp.zeros(3, BF16), change), struct(BF16))
     assert not report.ok
     assert set(report.error.types) == types
     assert report.error.origin.file == __file__
@@ -140,8 +139,7 @@ def test_a_policy_is_tried_where_a_guard_alone_does_not_help():
         assert "compute_dtype=jnp.float32)" in report.advice
         assert json.loads(report.to_json())["remedy"] == report.advice
     assert policy in audit(optax.contrib.dog(1.0), params).advice
-    needless = guard(optax.contrib.dog(1.0), policy=Policy(compute_dtype=F32))
-    assert audit(needless, params).ok
+    assert audit(guard(optax.contrib.dog(1.0), policy=Policy(compute_dtype=F32)), params).ok
 
 
 def test_the_audit_looks_at_the_leafs_own_gradient():

@@ -124,8 +124,7 @@ def test_a_step_that_traces_with_x64_off_alone():
     step = lambda x: lax.scan(lambda c, _: (c * jnp.ones(3), None), x, None, length=2)[0]
     report = audit(step, WIDE, x64=True)
     assert report.error is not None
-    guarded = audit(guard_step(step), WIDE, x64=True)
-    assert guarded.ok is HAS_X64_SCOPE
+    assert audit(guard_step(step), WIDE, x64=True).ok is HAS_X64_SCOPE
     assert ("Wrap the step:" in report.advice) is HAS_X64_SCOPE
 
 

@@ -113,8 +113,7 @@ _TRANSFORMS = {
 @pytest.mark.parametrize("default", ["products", "all"])
 @pytest.mark.parametrize("transform", _TRANSFORMS.values(), ids=_TRANSFORMS)
 def test_under_transformations(default, transform):
-    cast = autocast(loss, Plan(_BFLOAT16, default))
-    own = transform(cast)(W, X[:, None])
+    own = transform(autocast(loss, Plan(_BFLOAT16, default)))(W, X[:, None])
     bare = jax.jit(transform(loss))(W, X[:, None])
     assert own.dtype == bare.dtype
     assert jnp.allclose(own, bare, atol=0.05 * jnp.max(jnp.abs(bare)))
@@ -125,8 +124,7 @@ def test_body_of_a_scan_keeps_its_types():
         w, count = carry
         return (w - 0.1 * jax.grad(loss)(w, x), count + 1), loss(w, x)
 
-    cast = autocast(step, BF16)
-    (w, count), losses = lax.scan(cast, (W, 0), jnp.stack([X] * 3))
+    (w, count), losses = lax.scan(autocast(step, BF16), (W, 0), jnp.stack([X] * 3))
     assert (w.dtype, count.dtype, losses.dtype) == ("float32", "int32", "float32")
 
 
@@ -190,8 +188,7 @@ def test_callbacks_get_what_they_expect():
         y = x @ w
         return jax.pure_callback(host, jax.ShapeDtypeStruct(y.shape, F32), y) @ w
 
-    cast = autocast(f, _ALL)
-    assert jnp.allclose(cast(W, X), f(W, X), atol=0.1)
+    assert jnp.allclose(autocast(f, _ALL)(W, X), f(W, X), atol=0.1)
 
 
 # Entries

@@ -135,16 +135,14 @@ def test_an_epsilon_stays_until_it_is_divided_by():
     own, bare = cast(_K.T, x), spread(_K.T, x)
     assert jnp.isfinite(own).all()
     assert jnp.allclose(own, bare, atol=0.05)
-    kept = "\n".join(cast.kept)
-    assert "1e-12: kept by a constant that float16 does not hold" in kept
+    assert "1e-12: kept by a constant that float16 does not hold" in "\n".join(cast.kept)
 
 
 @pytest.mark.parametrize("value", [1e-20, 1e20])
 def test_captured_matrix_out_of_range(value):
     held = np.full((8, 8), value, np.float32)
     f = lambda x: (x @ held) / np.float32(value)
-    cast = autocast(f, jnp.float16)
-    assert jnp.allclose(cast(_Q), f(_Q), rtol=1e-3)
+    assert jnp.allclose(autocast(f, jnp.float16)(_Q), f(_Q), rtol=1e-3)
 
 
 def test_captured_weights_with_small_numbers_are_narrow():

@@ -66,8 +66,7 @@ def test_jit_keeps_its_name_and_what_it_donates():
     def update(w, x):
         return w - 0.1 * x.T @ forward(w, x)
 
-    step = jax.jit(update, donate_argnums=0)
-    cast = autocast(step, BF16)
+    cast = autocast(jax.jit(update, donate_argnums=0), BF16)
     eqn, *_ = _first(cast, "jit", W, X)
     assert eqn.params["name"] == "update"
     assert eqn.params["donated_invars"] == (True, False)

@@ -80,5 +80,4 @@ def test_a_number_that_is_given_to_a_function_inside():
     params = model.init(jax.random.key(0), x, mask=mask)
     loss = lambda params: jnp.sum(model.apply(params, x, mask=mask) ** 2)
     plan = dtypeguard.Plan(jnp.dtype("bfloat16"), "all")
-    made = jax.make_jaxpr(dtypeguard.autocast(jax.grad(loss), plan))(params)
-    assert "bf16" in str(made)
+    assert "bf16" in str(jax.make_jaxpr(dtypeguard.autocast(jax.grad(loss), plan))(params))

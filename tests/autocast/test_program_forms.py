@@ -102,8 +102,7 @@ def _gradient(form):
 @pytest.mark.parametrize("form", _FORMS)
 def test_as_written_is_the_same_program(form):
     place = f"tests/autocast/test_program_forms.py:{form.__name__}"
-    plan = dict.fromkeys([place, _RULES.get(form, place)], "float32")
-    cast = autocast(form, plan)
+    cast = autocast(form, dict.fromkeys([place, _RULES.get(form, place)], "float32"))
     assert optimized_hlo(cast, W, X) == optimized_hlo(form, W, X)
     if form is not looped:
         own, bare = (optimized_hlo(_gradient(f), W, X) for f in (cast, form))

@@ -50,8 +50,9 @@ def test_a_leaf_of_a_state(leaf, change, kind, before, after):
 
 
 def test_a_shape_and_a_structure_of_a_carry():
-    step = lambda state: {"w": twice(state["w"])}
-    (drift,) = audit(step, {"w": jnp.zeros(3, BF16)}).drifts
+    (drift,) = audit(
+        lambda state: {"w": twice(state["w"])}, {"w": jnp.zeros(3, BF16)}
+    ).drifts
     assert (drift.path, drift.kind) == ("state['w']", "shape")
     assert (drift.before, drift.after) == ("bfloat16[3]", "bfloat16[6]")
     (drift,) = audit(lambda state: {**state, "new": 1}, {"old": 2}).drifts

@@ -48,8 +48,7 @@ def test_the_api_has_signatures_and_docstrings(command):
 @pytest.mark.parametrize("name", ["pytorch_block.npz", "docs/equinox.ipynb"])
 def test_it_prints_files_as_they_are(name, capfdbinary):
     assert main(["docs", name]) == 0
-    file = DOCS / pathlib.Path(name).name
-    assert capfdbinary.readouterr().out == file.read_bytes()
+    assert capfdbinary.readouterr().out == (DOCS / pathlib.Path(name).name).read_bytes()
 
 
 def test_a_word_finds_the_pages_in_which_it_stands(command):

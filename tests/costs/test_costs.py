@@ -213,8 +213,7 @@ def test_which_dtype_a_program_should_compute_in():
     f = lambda params, x: mean(jnp.tanh(x @ params["a"]) @ params["b"])
     assert audit_precision(f, params, x).work.costs == ()
     report = audit_precision(f, params, x, narrow=BF16)
-    causes = {cost.cause for cost in report.work.costs}
-    assert causes == {"params['a']", "params['b']", "x"}
+    assert {cost.cause for cost in report.work.costs} == {"params['a']", "params['b']", "x"}
     assert report.work.wide == 1
 
 

@@ -44,8 +44,9 @@ def test_the_operand_and_its_lines_are_named(name, mode):
     lines = marked("made", name) if mode == "jit" or name not in _INSIDE else []
     if mode == "jit" and name != "numpy_in_64_bits":
         lines += marked("forced", name) + marked("forced in jit", name)
-    facts = itertools.takewhile(lambda x: x.startswith("    "), rows[start + 1 :])
-    named = "\n".join(facts)
+    named = "\n".join(
+        itertools.takewhile(lambda x: x.startswith("    "), rows[start + 1 :])
+    )
     if IS_RECORDED:  # before, a note has the lines of equations alone
         assert all(place in named for place in lines), note
 

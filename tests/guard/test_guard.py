@@ -82,8 +82,7 @@ def test_without_params_updates_keep_their_own_dtypes_and_any_shape():
 
 def test_none_gradients_leave_their_state_alone():
     """As `optax.trace` does since Optax 0.2.5, the state is None where they are."""
-    none = lambda u, s, p=None: (u, u)
-    opt = guard(transformation(none, lambda params: params))
+    opt = guard(transformation(lambda u, s, p=None: (u, u), lambda params: params))
     params = {"w": jnp.ones(3, BF16), "frozen": jnp.ones(2, BF16)}
     grads = {"w": jnp.ones(3, F32), "frozen": None}
     updates, state = opt.update(grads, opt.init(params), params)

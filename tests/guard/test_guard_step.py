@@ -173,8 +173,7 @@ def test_a_guarded_step_is_copied_and_pickled(copied):
 
 
 def test_a_step_may_have_any_attributes():
-    step = unittest.mock.Mock(return_value=0)
-    assert guard_step(step)(1) == 0
+    assert guard_step(unittest.mock.Mock(return_value=0))(1) == 0
 
 
 def test_a_jitted_step_that_raises_is_traced_once_with_x64_off():
@@ -201,8 +200,7 @@ def test_guarding_twice_is_harmless():
     assert [x.dtype for x in nested(jnp.ones(2, BF16), jnp.ones(2, BF16))] == [BF16, BF16]
     wrapped = functools.wraps(drifting)(lambda state: (state, 0))  # copies attributes
     assert guard_step(wrapped)(first())[1] == 0
-    stricter = guard_step(once, policy=Policy(on_drift="error"))
-    assert_kept(first(), stricter(first())[0])
+    assert_kept(first(), guard_step(once, policy=Policy(on_drift="error"))(first())[0])
 
 
 # What it reports --------------------------------------------------------------------------
@@ -384,14 +382,12 @@ def test_strong_makes_arrays_with_buffers_of_their_own():
         "key": jax.random.key(0),
     }
     made = strong(tree)
-    key = made.pop("key")
-    assert key.dtype == tree.pop("key").dtype
+    assert made.pop("key").dtype == tree.pop("key").dtype
     assert tree_util.tree_structure(made) == tree_util.tree_structure(tree)
     leaves = tree_util.tree_leaves(made)
     assert not any(x.weak_type for x in leaves)
     assert [x.dtype for x in made["numbers"]] == [I32, F32, jnp.bool_]
-    buffers = {x.unsafe_buffer_pointer() for x in [*leaves, params]}
-    assert len(buffers) == len(leaves) + 1
+    assert len({x.unsafe_buffer_pointer() for x in [*leaves, params]}) == len(leaves) + 1
     assert_same(made["params"], params)
     (traced,) = jax.make_jaxpr(lambda: strong({"a": 1.0})["a"])().out_avals
     assert (traced.dtype, traced.weak_type) == (F32, False)

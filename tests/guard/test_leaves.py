@@ -74,8 +74,7 @@ def test_a_copy_compiles_nothing(caplog):
     with jax.log_compiles(), caplog.at_level("WARNING"):
         copies = guard(transformation(init=lambda params: state)).init({})
     assert not [each for each in caplog.messages if "ompil" in each]
-    pointers = {each.unsafe_buffer_pointer() for each in (*state, *copies)}
-    assert len(pointers) == 16
+    assert len({each.unsafe_buffer_pointer() for each in (*state, *copies)}) == 16
 
 
 # Numbers of any make ----------------------------------------------------------------------

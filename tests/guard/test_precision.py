@@ -275,8 +275,7 @@ def test_updates_dtype(options, updates_dtype, expected):
     """It is for floats alone."""
     opt = guard(optax.trace(0.9), policy=Policy(**options, updates_dtype=updates_dtype))
     params = params_of() | {"c": jnp.ones(2, C64)}
-    grads = params | grads_of(params_of(), F16)
-    _, updates, _ = one_update(opt, params, grads)
+    _, updates, _ = one_update(opt, params, params | grads_of(params_of(), F16))
     assert (updates["w"].dtype, updates["c"].dtype) == (expected, C64)
 
 
@@ -379,8 +378,7 @@ def test_checkpoints():
     reason="XLA's CPU backend does so from JAX 0.7.2 on",
 )
 def test_donation_and_one_compilation():
-    policy = dataclasses.replace(ALL_BF16, updates_dtype=F32)
-    opt = guard(optax.adam(1e-3), policy=policy)
+    opt = guard(optax.adam(1e-3), policy=dataclasses.replace(ALL_BF16, updates_dtype=F32))
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def step(params, state, grads, key):

@@ -93,8 +93,7 @@ def test_a_weak_leaf_becomes_strong_beside_another_neighbor():
     for x in (2.0, ONE, jnp.asarray(2.0)):
         for _ in range(2):
             assert guarded(weak, x).weak_type is getattr(x, "weak_type", True)
-    narrow = guarded(weak, jnp.ones((), BF16))
-    assert narrow.dtype == step(1.0, jnp.ones((), BF16)).dtype
+    assert guarded(weak, jnp.ones((), BF16)).dtype == step(1.0, jnp.ones((), BF16)).dtype
 
 
 def test_a_drift_beside_another_argument_is_still_cast():
@@ -160,8 +159,7 @@ def test_without_jit_a_repeated_step_changes_no_container_of_the_callers():
 
 
 def test_jit_outside_has_what_jit_alone_has():
-    guarded = guard_step(lambda state: state * 2)
-    assert jax.jit(guarded).lower(1.0).compile()(1.0) == 2
+    assert jax.jit(guard_step(lambda state: state * 2)).lower(1.0).compile()(1.0) == 2
     assert not hasattr(guard_step(jax.jit(lambda state: state)), "lower")
 
 

@@ -92,8 +92,7 @@ def test_what_fails_over_types_ends_with_the_note(project, options):
     assert len(re.findall(NOTE, out, re.MULTILINE)) == 3
     forced = r"^E +because of \w+ +model.py:5 .*\n" if is_recorded else ""
     # Lines of the failure alone: in CI, pytest's summary has them again.
-    becomes = rf"{forced}^E +becomes \w+ +model.py:6 "
-    assert len(re.findall(becomes, out, re.MULTILINE)) == 3
+    assert len(re.findall(rf"{forced}^E +becomes \w+ +model.py:6 ", out, re.MULTILINE)) == 3
     advice = r"^E +\(pytest --dtypeguard-record records lines, and names more of them\.\)$"
     has_advice = IS_RECORDED and not options
     assert len(re.findall(advice, out, re.MULTILINE)) == 3 * has_advice

@@ -41,8 +41,7 @@ def test_what_needs_a_newer_jax_says_so(name):
 @pytest.mark.parametrize("command", ["run", "audit", "precision", "lock"])
 def test_a_command_as_well(command, capsys):
     assert main([command, "train.py", "--inputs=train.py:inputs"]) == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert told == f"dtypeguard {command}: {NEEDS}"
+    assert " ".join(capsys.readouterr().err.split()) == f"dtypeguard {command}: {NEEDS}"
 
 
 @pytest.mark.usefixtures("_old")

@@ -141,8 +141,7 @@ def test_a_change_names_its_line_and_both_types(tmp_path, name):
     report = found.report("how to accept it")
     source = (tmp_path / "train.py").read_text().splitlines()
     number = next(n for n, x in enumerate(source, 1) if x.strip().startswith(line))
-    first = report.splitlines()[1]
-    assert re.search(rf"train\.py:{number}:", first), report
+    assert re.search(rf"train\.py:{number}:", report.splitlines()[1]), report
     assert f"locked: {before}" in report, report
     assert re.search(rf"now: ([^\n]*; )?{re.escape(after)}", report), report
     if name == "an input widened":  # one leaf of many

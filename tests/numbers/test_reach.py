@@ -26,8 +26,7 @@ SQUARE = normal(0, 5, 5)
 
 
 def test_what_draws_other_numbers_in_every_run_is_not_examined():
-    f = lambda x: x * lax.rng_uniform(0.0, 1.0, (4,))
-    report = audit_precision(f, X.astype(F32))
+    report = audit_precision(lambda x: x * lax.rng_uniform(0.0, 1.0, (4,)), X.astype(F32))
     assert report.not_examined == ("rng_uniform",)
     assert "but for what was not examined: rng_uniform" in str(report)
 
@@ -70,8 +69,7 @@ def test_what_has_a_wide_form_runs_in_it(name):
 def test_a_program_as_if_it_were_in_8_bits():
     """Which special functions do not take."""
     f = lambda x: jax.scipy.special.i1e(1.3 * x) @ x
-    report = audit_precision(f, SQUARE, narrow=jnp.float8_e4m3fn)
-    assert 0.01 < report.error < 0.3
+    assert 0.01 < audit_precision(f, SQUARE, narrow=jnp.float8_e4m3fn).error < 0.3
 
 
 chosen = jax.jit(lambda x, mode: 1.3 * x if mode == "a" else x, static_argnames="mode")

@@ -41,8 +41,7 @@ def test_the_shrink_is_exact_at_any_rate(rate, scheduled):
     param, grad = jnp.ones((5, 5)), jnp.zeros((5, 5))
     opt = fromage((lambda count: jnp.asarray(rate, F32)) if scheduled else rate)
     found = one_update(opt, param, grad)
-    expected = truth(param, grad, float(np.float32(rate)))
-    assert_allclose(found, expected, rtol=4e-7)
+    assert_allclose(found, truth(param, grad, float(np.float32(rate))), rtol=4e-7)
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16])

@@ -96,8 +96,7 @@ def test_a_checkpoint_goes_both_ways():
     for before, after in ((theirs, ours), (ours, theirs)):
         carry = train(before, first(before), range(4))[-1]
         assert isinstance(carry[1], optax.MultiStepsState)
-        found = train(after, carry, range(4, 8))[-1]
-        assert_close(found, expected, rtol=3e-6, atol=1e-7)
+        assert_close(train(after, carry, range(4, 8))[-1], expected, rtol=3e-6, atol=1e-7)
 
 
 def test_a_smaller_k_takes_effect_at_once():
@@ -113,8 +112,7 @@ def test_a_number_of_numpy_is_the_same_k():
     for k in (1, np.int64(1)):
         opt = multi_steps(ADAM(), k)
         params, state = first(opt)
-        program = jax.make_jaxpr(opt.update)(params, state)
-        programs.add(str(program))
+        programs.add(str(jax.make_jaxpr(opt.update)(params, state)))
     assert len(programs) == 1
 
 
@@ -273,5 +271,4 @@ def test_derivative_through_a_scan():
 
         return lax.scan(body, (start, opt.init(start)), None, length=4)[0][0]
 
-    at = jnp.array([1.0, 2.0]), F32(0.1)
-    check_grads(jax.jit(after), at, 1, rtol=2e-2, eps=1e-2)
+    check_grads(jax.jit(after), (jnp.array([1.0, 2.0]), F32(0.1)), 1, rtol=2e-2, eps=1e-2)

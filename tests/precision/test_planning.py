@@ -65,8 +65,7 @@ def test_the_plan_is_the_row_with_most_narrow_within_the_tolerance(report, modul
     assert plan.error <= plan.tolerance == 0.0025
     assert not any(x.error <= 0.0025 and x.share > plan.share for x in curve)
     assert plan.held_out == pytest.approx(plan.error, rel=0.5)
-    held_out = error_of(module, plan, module.unseen())
-    assert held_out == pytest.approx(plan.held_out, rel=0.05)
+    assert error_of(module, plan, module.unseen()) == pytest.approx(plan.held_out, rel=0.05)
     assert sum(x.share for x in plan.entries) == pytest.approx(1 - plan.share)
 
 
@@ -125,8 +124,7 @@ def routed(w, x):
 
 def test_without_a_tolerance_the_best_cheap_row_is_the_plan():
     keys = jax.random.split(jax.random.key(0), 3)
-    shapes = (16, 8), (8, 16, 32), (512, 16)
-    first, experts, x = map(jax.random.normal, keys, shapes)
+    first, experts, x = map(jax.random.normal, keys, (16, 8), (8, 16, 32), (512, 16))
     first = first[:, :1] + first / 16  # choices that are near each other, which flip
     args = {"route": first, "experts": experts}, x
     found = plan_call(routed, args, {}, BF16, None, ONE_INPUT, lambda text: None)

@@ -47,8 +47,7 @@ def test_it_leads_where_the_outputs_are_finite_too():
 
 def test_a_number_that_is_meant_to_be_0_or_1_is_none():
     f = lambda scale, x: jnp.log(x * scale)
-    report = audit_precision(f, jnp.asarray(1, BF16), X)
-    assert not report.rounded
+    assert not audit_precision(f, jnp.asarray(1, BF16), X).rounded
 
 
 def test_a_constant_that_is_narrow_in_float32_as_well_is_named_with_its_half_unit():
@@ -65,15 +64,13 @@ def test_a_constant_that_is_narrow_in_float32_as_well_is_named_with_its_half_uni
 
 
 def test_an_array_of_an_explicit_dtype_is_named():
-    f = lambda x: x * jnp.array([0.797] * 8, BF16)
-    (row,) = audit_precision(f, X).unknown
+    (row,) = audit_precision(lambda x: x * jnp.array([0.797] * 8, BF16), X).unknown
     assert row.value == float(BF16(0.797))
 
 
 def test_what_does_not_trace_with_float32_arguments_says_so():
     turn = lambda h, x: ((h + 0.797) * x, None)
-    f = lambda x: lax.scan(turn, jnp.zeros((), BF16), x)[0]
-    report = audit_precision(f, X)
+    report = audit_precision(lambda x: lax.scan(turn, jnp.zeros((), BF16), x)[0], X)
     assert not report.is_traced_wide
     assert "does not trace with float32 arguments" in str(report)
     assert [row.value for row in report.unknown] == [float(BF16(0.797))]

@@ -39,8 +39,7 @@ def test_the_share_of_the_params_that_do_not_move(f):
     report, new = audit_precision(f, *args), f(*args)[0]
     for name in PARAMS:
         stays = np.mean(np.float32(new[name]) == np.float32(PARAMS[name]))
-        output = report.outputs[f"[0]['{name}']"]
-        assert output.unmoved == pytest.approx(stays, abs=0.02)
+        assert report.outputs[f"[0]['{name}']"].unmoved == pytest.approx(stays, abs=0.02)
         assert stays > 0.5
     assert "Rounding takes the update away in" in str(report)
     assert "dtypeguard.apply_updates(params, updates, key=key)" in str(report)
@@ -60,6 +59,5 @@ def test_stochastic_rounding_and_wide_params_lose_none():
 def test_an_update_is_lost_wherever_it_stands():
     step = lambda p, u, mask: jnp.where(mask, u + p, p)
     params = jnp.linspace(1, 2, 64).astype(BF16)
-    update = jnp.full(64, 1e-4, BF16)
-    report = audit_precision(step, params, update, jnp.ones(64, bool))
+    report = audit_precision(step, params, jnp.full(64, 1e-4, BF16), jnp.ones(64, bool))
     assert report.outputs[""].unmoved == 1.0

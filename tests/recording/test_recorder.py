@@ -268,8 +268,7 @@ def test_another_tool_sees_each_line_as_often_as_without(run):
     for context in (contextlib.nullcontext(), explain()):
         with context:
             module, _ = run(LINES)
-            functions = module.helper, module.main
-            seen.append(lines_of_another_tool(functions, module.main))
+            seen.append(lines_of_another_tool((module.helper, module.main), module.main))
     assert seen[0] == seen[1]
     assert {number for name, number in seen[0] if name == "main"} == set(range(9, 14))
 

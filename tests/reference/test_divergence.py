@@ -72,16 +72,14 @@ def test_both_lines_are_those_of_the_edit(name, which, tmp_path):
         folder.mkdir()
     mine = written(folders[0], text=MODEL)
     port = written(folders[1], (this, that), text=MODEL)
-    args = references.inputs(0)[:2]
-    found = diverged(getattr(mine, which), args, getattr(port, which))
+    found = diverged(getattr(mine, which), references.inputs(0)[:2], getattr(port, which))
     assert found.program.file.endswith("mine/train.py")
     assert line in found.program.code
     assert found.reference.file.endswith("port/train.py")
     assert other in found.reference.code
     assert least < found.apart < most
     place = f"{found.program.place} (`{found.program.code}`)"
-    told = f"up to {place}; there the reference has {found.reference.place}"
-    assert told in str(found)
+    assert f"up to {place}; there the reference has {found.reference.place}" in str(found)
 
 
 def test_where_nothing_corresponds_it_stops():
@@ -141,8 +139,7 @@ def test_a_scan_has_what_leads_to_its_result_alone():
         lambda a, x: a * 0.8 + x,
         lambda b, x: b + x * x * 2.5,
     )
-    divergence = diverged(f, (jnp.linspace(0.1, 2.0, 33),), reference)
-    assert "a * 0.9" in divergence.program.code
+    assert "a * 0.9" in diverged(f, (jnp.linspace(0.1, 2.0, 33),), reference).program.code
 
 
 def test_a_loop_with_no_turn_has_no_values_inside():

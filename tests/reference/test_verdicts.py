@@ -82,8 +82,7 @@ def test_what_goes_wrong_in_bfloat16_alone_differs():
     """Traced in float32, the function is right, and is another one."""
     f = lambda x: jnp.cumsum(x[::-1] if x.dtype == BF16 else x, dtype=F32)
     x = X.astype(BF16)
-    right = np.cumsum(np.asarray(x, np.float32))
-    assert verdicts(f, (x,), right) == {"": "differs"}
+    assert verdicts(f, (x,), np.cumsum(np.asarray(x, np.float32))) == {"": "differs"}
     assert verdicts(f, (x,), f(x)) == {"": "rounding"}
 
 
@@ -140,8 +139,7 @@ def test_decisions_that_flip_are_rounding_and_are_named():
         net = lambda w: jax.nn.relu(jax.nn.relu(jax.nn.relu(x @ w) @ w) @ w)
         return jax.grad(lambda w: jnp.sum(net(w).astype(F32)))(w)
 
-    report = audit_precision(f, *args, reference=references.run(f, args, F32))
-    text = str(report)
+    text = str(audit_precision(f, *args, reference=references.run(f, args, F32)))
     assert "; rounding explains it." in text.splitlines()[0]
     assert "decisions that flipped" in text
 
@@ -260,8 +258,7 @@ def test_the_first_output_that_differs_in_the_order_of_the_program_is_named():
 
 def test_the_place_of_an_output_of_several_and_of_a_scalar():
     f = lambda x: {"a": jnp.sin(x), "b": x.sum()}
-    given = {"a": np.sin(X), "b": np.float32(X.sum() + 1)}
-    report = audit_precision(f, X, reference=given)
+    report = audit_precision(f, X, reference={"a": np.sin(X), "b": np.float32(X.sum() + 1)})
     assert "\nIn ['b'], it is off by 1: the program has " in str(report)
     assert [each.at for each in report.differences][1] == ()
     same = compared(f, (X,), f(X))["differences"]

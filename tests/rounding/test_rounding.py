@@ -106,8 +106,7 @@ BITS = jax.jit(random_bits, static_argnums=1)
 
 
 def test_bits_are_uniform():
-    bits = np.asarray(BITS((0, 0, 0), (256_000,)))
-    for byte in bits.view(np.uint8).reshape(-1, 4).T:
+    for byte in np.asarray(BITS((0, 0, 0), (256_000,))).view(np.uint8).reshape(-1, 4).T:
         counts = np.bincount(byte, minlength=256)
         chi_squared = np.sum(np.square(counts - 1000)) / 1000
         assert abs(chi_squared - 255) < 4 * np.sqrt(2 * 255)
@@ -123,8 +122,7 @@ def test_streams_are_independent(words, roll):
     two = np.roll(np.asarray(BITS(words, (500, 500))), roll, (0, 1))
     for shift in (0, 16):  # bfloat16 takes the upper half
         a, b = ((side >> shift & 0xFFFF).astype(np.float64) for side in (one, two))
-        correlation = np.corrcoef(a.ravel(), b.ravel())[0, 1]
-        assert abs(correlation) < 4 / 500
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 4 / 500
     different_bits = np.unpackbits((one ^ two).view(np.uint8)).mean()
     assert abs(different_bits - 0.5) < 4 * 0.5 / np.sqrt(32 * one.size)
     if words != (1, 2, 3):  # by chance 15 words are common; a shifted sequence has more
@@ -224,8 +222,7 @@ def test_small_steps_are_lost_without_a_key_and_not_with_one(dtype, update_dtype
     params = {"w": jnp.ones((4, 25_000), dtype)}
     small = float(jnp.finfo(dtype).eps) / 16
     updates = {"w": jnp.full((4, 25_000), small, update_dtype)}
-    nearest = apply_updates(params, updates)
-    assert_array_equal(nearest["w"].astype(F32), 1)
+    assert_array_equal(apply_updates(params, updates)["w"].astype(F32), 1)
     rounded = apply_updates(params, updates, key=jax.random.key(0))
     assert types(rounded) == types(params)
     mean = rounded["w"].astype(F32).mean() - 1

@@ -116,8 +116,7 @@ def test_a_package_in_a_folder_of_the_path_is_installed(
     record.parent.mkdir()
     record.write_text("nn/layers.py,sha256=x,1\nalone.py,,\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    is_of_package = origin_in(str(tmp_path / name)).called_from is not None
-    assert is_of_package == is_installed
+    assert (origin_in(str(tmp_path / name)).called_from is not None) == is_installed
 
 
 def test_a_file_of_which_python_warns_is_read_without_a_warning(tmp_path):

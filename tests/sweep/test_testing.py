@@ -137,8 +137,7 @@ def test_the_report_says_where_and_how():
 
 def test_an_error_of_the_guard_takes_one_line():
     counter = BROKEN["int counter becomes float"][0]()
-    match = r"brought back: state  int32\[\] -> float32"
-    with pytest.raises(AssertionError, match=match):
+    with pytest.raises(AssertionError, match=r"brought back: state  int32\[\] -> float32"):
         check_contract(guard(counter), configurations=["f32"], rules=["state_types"])
 
 
@@ -160,8 +159,7 @@ ASKED = [
 def test_what_a_policy_asks_for_breaks_no_rule(policy):
     opt = guard(optax.adam(1e-3), policy=policy)
     check_contract(opt, configurations=["bf16", "f16", "bf16/f32"])
-    params = {"w": jax.ShapeDtypeStruct((3,), BF16)}
-    report = audit(opt, params, x64=True)
+    report = audit(opt, {"w": jax.ShapeDtypeStruct((3,), BF16)}, x64=True)
     assert str(report) == "audit: no leaf changed its type in one update."
     assert not report.wide_operations
 

@@ -80,8 +80,7 @@ def test_a_run_that_drifted_is_healed(tmp_path):
     assert types(healed) == types(fresh[1])
     rounded = tree_util.tree_map(lambda x, y: x.astype(y.dtype), drifted[1], fresh[1])
     assert_same(healed, rounded)
-    ended = train(guard(opt), (loaded[0], healed), range(6, 12))
-    assert types(ended) == types(fresh)
+    assert types(train(guard(opt), (loaded[0], healed), range(6, 12))) == types(fresh)
     # Without `restore` the guard keeps the state that it is given, as wide as it is.
     kept = train(guard(opt), (drifted[0], drifted[1]), range(6, 12))
     assert types(kept) == types(drifted)

@@ -23,8 +23,7 @@ def _float_dtypes(tree):
 
 def test_optax_with_accumulation_in_bfloat16():
     params, state, losses = _train("optax_accumulation", 200)
-    stored = params, state.inner_opt_state
-    assert _float_dtypes(stored) == {jnp.dtype(jnp.bfloat16)}
+    assert _float_dtypes((params, state.inner_opt_state)) == {jnp.dtype(jnp.bfloat16)}
     assert sum(losses[-8:]) < sum(losses[:8]) / 2
 
 

@@ -99,5 +99,4 @@ def test_it_has_the_version_and_no_files_of_its_making(site):
 
 def test_the_name_of_a_page_that_another_took_in_leads_there(site):
     for name, page in MERGED_PAGES.items():
-        text = (site / name / "index.html").read_text()
-        assert f'"../{page}/" + location.hash' in text
+        assert f'"../{page}/" + location.hash' in (site / name / "index.html").read_text()

@@ -144,8 +144,9 @@ def test_a_policy_is_tried_where_a_guard_alone_does_not_help():
 
 def test_the_audit_looks_at_the_leafs_own_gradient():
     params = {"w": jnp.ones(3), "b": jnp.ones((5, 3))}
-    swap = transformation(lambda u, s, p=None: (u | {"w": u["b"]}, s))
-    (drift,) = audit(swap, params).drifts
+    (drift,) = audit(
+        transformation(lambda u, s, p=None: (u | {"w": u["b"]}, s)), params
+    ).drifts
     assert (drift.path, drift.kind, drift.after) == ("['w']", "shape", "float32[5,3]")
     per_example = {"w": jnp.ones((7, 3)), "b": jnp.ones((7, 5, 3))}
     assert audit(transformation(), params, updates=per_example).ok

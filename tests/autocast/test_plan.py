@@ -72,8 +72,9 @@ def test_bad_text(tmp_path, text, message):
 
 
 def test_no_such_file(tmp_path):
-    message = r"does not exist. `dtypeguard precision FILE.py:FUNCTION"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(
+        ValueError, match=r"does not exist. `dtypeguard precision FILE.py:FUNCTION"
+    ):
         Plan.load(tmp_path / "no.plan")
 
 

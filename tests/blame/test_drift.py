@@ -67,8 +67,9 @@ def test_a_shape_and_a_structure_of_a_carry():
     ],
 )
 def test_an_update_that_does_not_fit_its_param(change, kind, row):
-    opt = optax.stateless(lambda updates, params: change(updates["w"]))
-    report = audit(opt, struct(F32))
+    report = audit(
+        optax.stateless(lambda updates, params: change(updates["w"])), struct(F32)
+    )
     (drift,) = report.drifts
     assert (drift.kind, drift.where) == (kind, "updates")
     assert (drift.origin is None) == (kind == "structure")
@@ -110,6 +111,7 @@ def test_updates_of_another_tree_than_the_params(of, path, after):
     drift, *_ = audit(optax.stateless(lambda updates, _: of(updates)), params).drifts
     assert (drift.where, drift.kind, drift.path) == ("updates", "structure", path)
     assert after in drift.after
-    refused = r"structure|operand|[Mm]ismatch|Expected"
-    with pytest.raises((ValueError, TypeError), match=refused):
+    with pytest.raises(
+        (ValueError, TypeError), match=r"structure|operand|[Mm]ismatch|Expected"
+    ):
         jax.eval_shape(lambda x: optax.apply_updates(x, of(x)), params)

@@ -22,8 +22,9 @@ pytestmark = pytest.mark.third_party
 @pytest.mark.parametrize("name", planted.CASES)
 def test_an_optimizer(name):
     case = planted.CASES[name]
-    updates = {"w": struct(case.grads)}
-    report = audit(case.opt, {"w": struct(BF16)}, updates=updates, x64=case.x64)
+    report = audit(
+        case.opt, {"w": struct(BF16)}, updates={"w": struct(case.grads)}, x64=case.x64
+    )
     if name == "multi_steps_inside" and report.error:
         # Before Optax 0.2.5 the branches of its own cond differ then.
         assert sorted(report.error.types) == ["bfloat16[3]", "float32[3]"]

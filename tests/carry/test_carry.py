@@ -120,8 +120,9 @@ def test_an_argument_that_cannot_be_meant(function, carry, message):
 
 
 def test_what_a_call_lacks_is_named():
-    match = r"step was called without opt_state, which guard_step carries"
-    with pytest.raises(TypeError, match=match):
+    with pytest.raises(
+        TypeError, match=r"step was called without opt_state, which guard_step carries"
+    ):
         guard_step(step, carry=(0, "opt_state"))(1, batch=2)
 
 
@@ -176,8 +177,10 @@ def test_a_tuple_of_carries_is_the_first_items_in_its_order(returned, result):
 
 
 def test_returned_of_another_length():
-    message = r"carry=\(0, 1\) and returned=\(0,\): one is 2 long and the other 1"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(
+        ValueError,
+        match=r"carry=\(0, 1\) and returned=\(0,\): one is 2 long and the other 1",
+    ):
         guard_step(step, carry=(0, 1), returned=(0,))
 
 

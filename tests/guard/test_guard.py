@@ -84,8 +84,9 @@ def test_none_gradients_leave_their_state_alone():
     """As `optax.trace` does since Optax 0.2.5, the state is None where they are."""
     opt = guard(transformation(lambda u, s, p=None: (u, u), lambda params: params))
     params = {"w": jnp.ones(3, BF16), "frozen": jnp.ones(2, BF16)}
-    grads = {"w": jnp.ones(3, F32), "frozen": None}
-    updates, state = opt.update(grads, opt.init(params), params)
+    updates, state = opt.update(
+        {"w": jnp.ones(3, F32), "frozen": None}, opt.init(params), params
+    )
     assert types(state) == types(params)
     assert updates["frozen"] is None
     assert updates["w"].dtype == BF16

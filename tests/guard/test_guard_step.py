@@ -151,8 +151,11 @@ def test_guarding_a_body_anew_in_each_turn_traces_it_once(made):
     body = made(body)
     for _ in range(3):
         for options in ({}, {"returned": 0}):
-            guarded = guard_step(guard_step(body), **options)
-            lax.scan(guarded, jnp.zeros(3, BF16), jnp.ones((2, 3), BF16))
+            lax.scan(
+                guard_step(guard_step(body), **options),
+                jnp.zeros(3, BF16),
+                jnp.ones((2, 3), BF16),
+            )
     assert len(traces) == 2
     assert guard_step(body) != guard_step(body, carry=1, returned=0)
     with pytest.raises(ValueError, match="carry=False"):  # which equals 0
@@ -195,8 +198,9 @@ def test_a_jitted_step_that_raises_is_traced_once_with_x64_off():
 def test_guarding_twice_is_harmless():
     once = guard_step(drifting)
     assert guard_step(once) is once
-    inner = guard_step(lambda a, b: (a * ONE, b * ONE), returned=0)
-    nested = guard_step(inner, carry=1, returned=1)
+    nested = guard_step(
+        guard_step(lambda a, b: (a * ONE, b * ONE), returned=0), carry=1, returned=1
+    )
     assert [x.dtype for x in nested(jnp.ones(2, BF16), jnp.ones(2, BF16))] == [BF16, BF16]
     wrapped = functools.wraps(drifting)(lambda state: (state, 0))  # copies attributes
     assert guard_step(wrapped)(first())[1] == 0
@@ -222,8 +226,10 @@ def test_refuses_what_cannot_be_brought_back_by_the_parameters_name():
 
 def test_on_drift():
     seen = guard_step(drifting, policy=Policy(on_drift="warn"))
-    message = r"drifting changed the dtype of 1 leaf:\n  state\['mean'\]  bfloat16"
-    with pytest.warns(DtypeGuardWarning, match=message) as caught:
+    with pytest.warns(
+        DtypeGuardWarning,
+        match=r"drifting changed the dtype of 1 leaf:\n  state\['mean'\]  bfloat16",
+    ) as caught:
         for _ in range(2):
             assert_kept(first(), seen(first())[0])
     assert len(caught) == 1
@@ -303,8 +309,10 @@ def test_runs_with_x64_off_where_it_fails_with_it_on():
     with set_x64(True):
         with pytest.raises(TypeError, match="same dtypes"):
             step(dict(state))
-        message = "step failed with x64 on and was run with it off: lax.add requires"
-        with pytest.warns(DtypeGuardWarning, match=message):
+        with pytest.warns(
+            DtypeGuardWarning,
+            match="step failed with x64 on and was run with it off: lax.add requires",
+        ):
             assert guarded(state) == {"x": 2, "count": 2}
         jax.jit(guarded)(state)  # said once
         jax.jit(guarded)(state | {"calls": 1})  # a Python number is no 64-bit input
@@ -394,8 +402,9 @@ def test_strong_makes_arrays_with_buffers_of_their_own():
 
 
 def test_strong_keeps_what_only_has_a_shape():
-    weak = jax.eval_shape(lambda: {"a": jnp.asarray(1.0), "n": 0, "w": jnp.ones(3, BF16)})
-    made = strong(weak)
+    made = strong(
+        jax.eval_shape(lambda: {"a": jnp.asarray(1.0), "n": 0, "w": jnp.ones(3, BF16)})
+    )
     assert {type(leaf) for leaf in made.values()} == {jax.ShapeDtypeStruct}
     carry = jax.make_jaxpr(lambda c: [c[k] for k in "anw"])(made).out_avals
     assert [(aval.dtype, aval.weak_type) for aval in carry] == [

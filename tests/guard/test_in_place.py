@@ -215,8 +215,10 @@ def test_a_message_has_the_path_in_the_module(nnx):
         bias.set_value(bias[...].astype(F32))
         optimizer.step.set_value(optimizer.step[...] + 0.5)
 
-    match = r"^step returned 1 leaf.*\n  optimizer\.step  uint32\[\] -> float32\[\]"
-    with pytest.raises(DtypeDriftError, match=match):
+    with pytest.raises(
+        DtypeDriftError,
+        match=r"^step returned 1 leaf.*\n  optimizer\.step  uint32\[\] -> float32\[\]",
+    ):
         guard_step(step)(*make(nnx))
     warned = r"step changed the dtype of 1 leaf:\n  model\.layers\[1\]\.bias  bfloat16\[3\]"
     model, optimizer = make(nnx)

@@ -139,8 +139,11 @@ def test_without_compute_dtype_only_the_state_is_widened():
 def test_float64_is_not_narrowed():
     with set_x64(True):
         params = params_of(F64)
-        opt = guard(spy(seen := {}), policy=Policy(compute_dtype=F32))
-        _, updates, _ = one_update(opt, params, grads_of(params, BF16))
+        _, updates, _ = one_update(
+            guard(spy(seen := {}), policy=Policy(compute_dtype=F32)),
+            params,
+            grads_of(params, BF16),
+        )
         assert seen["init"] == seen["state"]["sum"] == {"float64"}
         assert seen["update"] == {"float32", "float64"}
         assert types(updates) == types(params)
@@ -159,8 +162,9 @@ def test_computes_what_float32_computes():
     state, wide_state = opt.init(params), bare.init(wide)
     for _ in range(3):
         updates, state = opt.update(grads, state, params)
-        wide_grads = tree_util.tree_map(lambda g: g.astype(F32), grads)
-        expected, wide_state = bare.update(wide_grads, wide_state, wide)
+        expected, wide_state = bare.update(
+            tree_util.tree_map(lambda g: g.astype(F32), grads), wide_state, wide
+        )
         assert_same((updates, state), (expected, wide_state))
 
 
@@ -254,8 +258,9 @@ def test_a_policy_around_an_init_that_looks_at_values(stored, dtype, jitted):
         return updates, state + updates["w"]  # under strict promotion
 
     params = {"w": jnp.ones(3, BF16)}
-    policy = Policy(compute_dtype=F32, state_dtype=stored)
-    opt = guard(transformation(update, init), policy=policy)
+    opt = guard(
+        transformation(update, init), policy=Policy(compute_dtype=F32, state_dtype=stored)
+    )
     run = jax.jit(opt.update) if jitted else opt.update
     state = opt.init(params)
     assert state.dtype == dtype

@@ -89,8 +89,10 @@ def test_restore_where_the_value_survives(leaf, dtype, value):
 @pytest.mark.parametrize(("leaf", "dtype", "held"), of_known(LOST), ids=lambda _: "")
 def test_restore_refuses_what_would_not_survive(leaf, dtype, held):
     wanted = {"x": jax.ShapeDtypeStruct(np.shape(leaf), dtype)}
-    message = rf"state\['x'\] .*{jnp.dtype(dtype)} cannot hold {re.escape(held)}"
-    with pytest.raises(DtypeDriftError, match=message):
+    with pytest.raises(
+        DtypeDriftError,
+        match=rf"state\['x'\] .*{jnp.dtype(dtype)} cannot hold {re.escape(held)}",
+    ):
         restore({"x": leaf}, wanted)
     with pytest.raises(DtypeDriftError, match=r"load it in shape \(2,\)"):
         restore({"x": leaf}, {"x": jax.ShapeDtypeStruct((2,), dtype)})
@@ -114,8 +116,9 @@ def test_a_float64_number_is_rounded_once(dtype):
     middle = 1 + spacing / 2
     numbers = np.array([middle - 2.0**-40, middle, middle + 2.0**-40, 1e-320])
     (restored,) = restore([-numbers], [jax.ShapeDtypeStruct((4,), dtype)])
-    nearest = [-1, -1, -1 - spacing, 0]
-    np.testing.assert_array_equal(np.asarray(restored, np.float64), nearest)
+    np.testing.assert_array_equal(
+        np.asarray(restored, np.float64), [-1, -1, -1 - spacing, 0]
+    )
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
@@ -324,8 +327,10 @@ def test_a_wrapper_that_is_added_to_a_running_job_or_left_out():
         ),
     ):
         old, first = guard(inner).init(PARAMS), guard(outer).init(PARAMS)
-        remedy = rf"restore opt\.init\(params\)\._replace\({field}=state\)"
-        with pytest.raises(DtypeDriftError, match=remedy):
+        with pytest.raises(
+            DtypeDriftError,
+            match=rf"restore opt\.init\(params\)\._replace\({field}=state\)",
+        ):
             restore(old, record(outer, PARAMS))
         state = restore(first._replace(**{field: old}), record(outer, PARAMS))
         with pytest.raises(DtypeDriftError, match=rf"restore state\.{field}\n"):

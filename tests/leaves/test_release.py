@@ -51,5 +51,6 @@ def test_guards_optimizers_and_contracts_work():
     assert updates.dtype == X.dtype
     assert dtypeguard.restore(state, dtypeguard.record(opt, X)) is not None
     assert dtypeguard.guard_step(lambda x: x.astype("float32"))(X).dtype == X.dtype
-    rules = "state_types", "blind_to_x64"
-    testing.check_contract(dtypeguard.guard(optax.adam(1e-3)), X, rules=rules)
+    testing.check_contract(
+        dtypeguard.guard(optax.adam(1e-3)), X, rules=("state_types", "blind_to_x64")
+    )

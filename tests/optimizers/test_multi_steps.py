@@ -190,8 +190,9 @@ def test_float64_gradients_that_a_float32_accumulator_rounds():
 def test_a_gradient_that_is_none_counts_as_zero(has_grad, mean, wrap):
     """Eagerly and jitted, and if it is None on all mini-steps too."""
     params = {"w": jnp.full(3, 0.5, BF16), "b": jnp.ones(2, F32), "n": jnp.ones(2, I32)}
-    inner = optax.chain(optax.trace(0.9), optax.add_decayed_weights(0.1))
-    opt = multi_steps(inner, 3, use_grad_mean=mean)
+    opt = multi_steps(
+        optax.chain(optax.trace(0.9), optax.add_decayed_weights(0.1)), 3, use_grad_mean=mean
+    )
     state = zero_state = opt.init(params)
     step = wrap(opt.update)
     for has in (*has_grad, 1, 1, 1):

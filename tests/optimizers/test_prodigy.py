@@ -233,8 +233,10 @@ def test_continues_from_a_state_of_optax(dtype, beta1, slice_p):
     if slice_p > 1:
         changes = {"grad_sum": every(state.grad_sum), "params0": every(state.params0)}
     if changes:
-        leaf = rf"{next(iter(changes))}(\['[bw]'\]|  \(absent\) -> dict of b, w)"
-        with pytest.raises(DtypeDriftError, match=leaf):
+        with pytest.raises(
+            DtypeDriftError,
+            match=rf"{next(iter(changes))}(\['[bw]'\]|  \(absent\) -> dict of b, w)",
+        ):
             restore(state, target)
     state = restore(state._replace(**changes), target)
     found, new_state = trained(ours, params, state)

@@ -191,7 +191,8 @@ def test_a_line_that_only_unpacks_a_carried_state_has_no_share(name):
         v = v - 0.01 * x
         return jnp.stack([x, v]), None
 
-    f = lambda state: lax.scan(step, state, length=200)[0]
-    report = audit_precision(f, normal(0, 2, 3))
+    report = audit_precision(
+        lambda state: lax.scan(step, state, length=200)[0], normal(0, 2, 3)
+    )
     assert {loss.origin.code[:6] for loss in report.losses} == {"x = x ", "v = v "}
     assert all(loss.share > 0 for loss in report.losses), report

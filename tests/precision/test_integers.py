@@ -47,8 +47,9 @@ def test_a_loop_whose_body_is_compiled():
         x = jnp.where(x > 0, jnp.sin(3 * x), jnp.cos(2 * x))
         return (count + jnp.int16(40), x), None
 
-    f = lambda x: lax.scan(step, (jnp.int16(0), x), length=1000)[0]
-    (row,) = audit_precision(f, X).integers
+    (row,) = audit_precision(
+        lambda x: lax.scan(step, (jnp.int16(0), x), length=1000)[0], X
+    ).integers
     assert (row.value, row.count, row.size) == (32800, 1, 1000)
 
 
@@ -61,8 +62,9 @@ def test_a_while_loop_of_many_turns():
         return n + 1, total, jnp.sin(x)
 
     goes_on = lambda state: state[0] < 40
-    f = lambda x: lax.while_loop(goes_on, turn, (0, jnp.int8(0), x))[1:]
-    row, *_ = audit_precision(f, X).integers
+    row, *_ = audit_precision(
+        lambda x: lax.while_loop(goes_on, turn, (0, jnp.int8(0), x))[1:], X
+    ).integers
     assert (row.value, row.count, row.size) == (200, 20, 40)
 
 
@@ -100,8 +102,10 @@ def test_integers_made_complex_are_compared_as_real_ones():
 
 
 def test_an_output_that_is_not_finite_since_an_integer_wraps():
-    told = r"ints that overflow: those of .*test_integers.py:\d+ do not fit int32\."
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(
+        ValueError,
+        match=r"ints that overflow: those of .*test_integers.py:\d+ do not fit int32\.",
+    ):
         audit_precision(lambda x: x / 256 ** jnp.arange(2, 5), X)
 
 

@@ -102,8 +102,9 @@ def test_a_step_of_flax_in_place_and_one_of_equinox_in_jit():
 @pytest.mark.optimized
 def test_an_error_that_xla_alone_makes_is_told():
     """XLA multiplies and subtracts at once, where both products are equal."""
-    difference = lambda x: x[-1] * x[-1] - jnp.max(x) * jnp.max(x)
-    report = audit_precision(difference, jnp.linspace(0.1, 1.3, 7))
+    report = audit_precision(
+        lambda x: x[-1] * x[-1] - jnp.max(x) * jnp.max(x), jnp.linspace(0.1, 1.3, 7)
+    )
     assert not report.error
     assert "off as XLA compiles it here" in report.headline
 

@@ -204,8 +204,9 @@ def test_of_a_package_the_call_is_to_be_precise():
 
 
 def test_on_an_a100_high_is_no_remedy():
-    f = lambda x, y: jnp.dot(x, y, precision="high")
-    report = audit_precision(f, A, B, matmul_precision="a100")
+    report = audit_precision(
+        lambda x, y: jnp.dot(x, y, precision="high"), A, B, matmul_precision="a100"
+    )
     assert report.error == pytest.approx(products.off("a100", jnp.dot, A, B), rel=0.1)
     assert "write precision=jax.lax.Precision.HIGHEST: it asks for less" in str(report)
 

@@ -77,8 +77,10 @@ def test_what_does_not_trace_with_float32_arguments_says_so():
 
 
 def test_a_limit_of_the_dtype_is_told_as_the_program_has_it():
-    clip = lambda x: jnp.minimum(jnp.exp(x), jnp.finfo(x.dtype).max)
-    (row,) = audit_precision(clip, jnp.linspace(1, 14, 8).astype(F16)).losses
+    (row,) = audit_precision(
+        lambda x: jnp.minimum(jnp.exp(x), jnp.finfo(x.dtype).max),
+        jnp.linspace(1, 14, 8).astype(F16),
+    ).losses
     assert row.constant == "3.40282e+38 -> 65504"
 
 
@@ -93,6 +95,7 @@ def test_a_mask_of_infinities_warns_of_nothing():
 
 
 def test_an_infinite_number_of_a_constant_is_rounded_to_itself():
-    f = lambda x: jnp.where(x > 0.5, 0.7 * x, -jnp.inf)
-    (loss,) = audit_precision(f, jnp.ones(2), narrow=F16).losses
+    (loss,) = audit_precision(
+        lambda x: jnp.where(x > 0.5, 0.7 * x, -jnp.inf), jnp.ones(2), narrow=F16
+    ).losses
     assert loss.constant == "0.7 -> 0.700195"

@@ -208,7 +208,8 @@ def test_integers_of_integers_are_none():
 
 def test_of_many_lines_of_the_same_part_none_helps(tmp_path):
     lines = "    x = x * 1.01\n" * 110
-    model = written(tmp_path, text=f"def model(x):\n{lines}    return x\n").model
-    report = audit_precision(model, normal(0, 8))
+    report = audit_precision(
+        written(tmp_path, text=f"def model(x):\n{lines}    return x\n").model, normal(0, 8)
+    )
     assert not report.losses
     assert str(report).endswith("% off. No line helps.")

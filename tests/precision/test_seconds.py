@@ -111,8 +111,9 @@ def test_an_end_before_a_line_of_a_group_was_measured_alone(monkeypatch, capsys)
         return y / jnp.sum(y)
 
     params = {f"w{number}": HALVES / 4 for number in range(24)}
-    awaited = "looking for a small set"
-    text = interrupted(overflowing_sum, params, awaited, 1, monkeypatch, capsys)
+    text = interrupted(
+        overflowing_sum, params, "looking for a small set", 1, monkeypatch, capsys
+    )
     assert "not finite as written" in text
     assert "Interrupted: all lines were measured" in text
 

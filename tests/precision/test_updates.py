@@ -47,8 +47,9 @@ def test_the_share_of_the_params_that_do_not_move(f):
 
 def test_stochastic_rounding_and_wide_params_lose_none():
     apply = functools.partial(apply_updates, key=jax.random.PRNGKey(1))
-    at_random = functools.partial(step, apply=apply)
-    report = audit_precision(at_random, PARAMS, OPT.init(PARAMS), X)
+    report = audit_precision(
+        functools.partial(step, apply=apply), PARAMS, OPT.init(PARAMS), X
+    )
     assert "takes the update away" not in str(report)
     params = jax.tree_util.tree_map(lambda leaf: leaf.astype(F32), PARAMS)
     report = audit_precision(step, params, OPT.init(params), X)

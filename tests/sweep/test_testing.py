@@ -200,8 +200,9 @@ def test_a_chain_of_which_a_part_takes_value_alone_is_given_that():
         return jax.tree_util.tree_map(scaled, updates), state
 
     part = optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
-    opt = guard(optax.chain(part, optax.sgd(0.1)))
-    check_contract(opt, configurations="f32", rules="state_types")
+    check_contract(
+        guard(optax.chain(part, optax.sgd(0.1))), configurations="f32", rules="state_types"
+    )
 
 
 @parametrize_with_checks(

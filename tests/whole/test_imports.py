@@ -87,8 +87,10 @@ def test_dir_and_a_star_import_have_every_name():
 
 def test_a_name_of_0_1_says_what_serves_in_its_place():
     assert "audit_step" not in {*dtypeguard.__all__, *dir(dtypeguard)}
-    told = r"dtypeguard.audit_step is deprecated. Use dtypeguard.audit\(step"
-    with pytest.warns(DeprecationWarning, match=told) as warned:
+    with pytest.warns(
+        DeprecationWarning,
+        match=r"dtypeguard.audit_step is deprecated. Use dtypeguard.audit\(step",
+    ) as warned:
         assert dtypeguard.audit_step.__name__ == "audit_step"
     assert warned[0].filename == __file__
 
@@ -96,8 +98,10 @@ def test_a_name_of_0_1_says_what_serves_in_its_place():
 @pytest.mark.parametrize("name", dtypeguard._GONE)
 def test_a_name_that_is_gone_says_where_the_same_is_found(name):
     assert name not in {*dtypeguard.__all__, *dir(dtypeguard)}
-    told = f"dtypeguard.{name} is gone. Use {re.escape(dtypeguard._GONE[name])}"
-    with pytest.raises(AttributeError, match=told):
+    with pytest.raises(
+        AttributeError,
+        match=f"dtypeguard.{name} is gone. Use {re.escape(dtypeguard._GONE[name])}",
+    ):
         getattr(dtypeguard, name)
 
 

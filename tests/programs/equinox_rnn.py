@@ -1,6 +1,5 @@
 """An Equinox GRU that tells sequences apart, trained in one scan of a partitioned model."""
 
-import sys
 from collections.abc import Callable
 
 import equinox as eqx
@@ -46,9 +45,7 @@ def data():
     return xs.reshape(STEPS, BATCH, LENGTH, 2), (sign > 0).reshape(STEPS, BATCH)
 
 
-def train(
-    dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step, mistake=""
-):
+def train(dtype, opt, step, mistake):
     """Trains for some epochs, each one scan over its batches."""
     model = RNN(4, dtype, step, key=jax.random.key(0))
     params, static = eqx.partition(model, eqx.is_inexact_array)
@@ -94,7 +91,3 @@ def train(
         carry, losses_of_epoch = epoch(carry, xs, ys)
         losses += np.asarray(losses_of_epoch, np.float32).tolist()
     return losses, first, carry, len(traces)
-
-
-if __name__ == "__main__":
-    train(jnp.dtype(sys.argv[1]).type, mistake=sys.argv[2])

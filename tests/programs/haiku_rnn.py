@@ -1,7 +1,5 @@
 """A Haiku LSTM that predicts a wave, unrolled by `hk.dynamic_unroll`."""
 
-import sys
-
 import haiku as hk
 import jax
 import jax.numpy as jnp
@@ -22,9 +20,7 @@ def data(mistake):
     return np.sin(phase + speed * np.arange(LENGTH + 1)[:, None, None]).astype(np.float32)
 
 
-def train(
-    dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step, mistake=""
-):
+def train(dtype, opt, step, mistake):
     """Trains for some epochs, each one scan over its batches."""
     traces = []
 
@@ -74,7 +70,3 @@ def train(
         carry, losses_of_epoch = epoch(carry, waves)
         losses += np.asarray(losses_of_epoch, np.float32).tolist()
     return losses, first, carry, len(traces)
-
-
-if __name__ == "__main__":
-    train(jnp.dtype(sys.argv[1]).type, mistake=sys.argv[2])

@@ -1,6 +1,5 @@
 """A tiny transformer in Linen: remat, a TrainState, gradients of several batches."""
 
-import sys
 from typing import Any
 
 import flax.linen as nn
@@ -46,9 +45,7 @@ def data():
     return (starts + np.arange(LENGTH + 1)) % VOCABULARY
 
 
-def train(
-    dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step, mistake=""
-):
+def train(dtype, opt, step, mistake):
     """Trains in a Python loop, and emits an update for every second batch."""
     model = Transformer(dtype)
     traces = []
@@ -108,7 +105,3 @@ def train(
         state, loss = train_step(state, tokens)
         losses.append(loss.item())
     return losses, first, state, len(traces)
-
-
-if __name__ == "__main__":
-    train(jnp.dtype(sys.argv[1]).type, mistake=sys.argv[2])

@@ -1,6 +1,5 @@
 """Mixed precision by hand, in plain JAX: float32 weights, a loss scale, an average."""
 
-import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -40,9 +39,7 @@ def adjusted(scale, finite, mistake):
     return Scale(jnp.maximum(value, 1.0), good_steps)
 
 
-def train(
-    dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step, mistake=""
-):
+def train(dtype, opt, step, mistake):
     """Trains a perceptron: `dtype` is what it computes in."""
     traces = []
     optimizer = opt(optax.adamw(optax.cosine_decay_schedule(0.05, STEPS * CHUNKS)))
@@ -117,7 +114,3 @@ def train(
         state, losses_of_chunk = chunk(state, (x[n], y[n]))
         losses += np.asarray(losses_of_chunk, np.float32).tolist()
     return losses, first, state, len(traces)
-
-
-if __name__ == "__main__":
-    train(jnp.dtype(sys.argv[1]).type, mistake=sys.argv[2])

@@ -1,7 +1,5 @@
 """A Flax NNX classifier with metrics, in a Python loop and in a scan."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,9 +45,7 @@ def data():
     return x.astype(np.float32), y.astype(np.int32)
 
 
-def train(
-    dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step, mistake=""
-):
+def train(dtype, opt, step, mistake):
     """Trains in a Python loop, and goes on in `nnx.scan`."""
     model = Model(dtype, nnx.Rngs(0), mistake)
     optimizer = nnx.Optimizer(model, opt(optax.adam(1e-2)), wrt=nnx.Param)
@@ -96,7 +92,3 @@ def train(
     for _ in range(0 if mistake.endswith("in a loop") else 2):
         losses += np.asarray(train_epoch(*held, xs, ys), np.float32).tolist()
     return losses, first, nnx.state(held), len(traces)
-
-
-if __name__ == "__main__":
-    train(jnp.dtype(sys.argv[1]).type, mistake=sys.argv[2])

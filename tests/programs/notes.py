@@ -39,6 +39,7 @@ class Planted(NamedTuple):
     lines: dict[str, int]
     x64: bool = False
     arguments: Sequence[str] = ()
+    script: pathlib.Path | None = None  # which runs it, if it does not run by itself
 
 
 class Row(NamedTuple):
@@ -68,8 +69,8 @@ def run(planted: Planted) -> str:
     out, flag, before = io.StringIO(), "jax_enable_x64", sys.modules["__main__"]
     was, path = jax.config.jax_enable_x64, sys.path[:]
     jax.config.update(flag, planted.x64)
-    argv, sys.argv = sys.argv, ["dtypeguard", "run", "--format", "json", str(planted.path)]
-    sys.argv += planted.arguments
+    argv, sys.argv = sys.argv, ["dtypeguard", "run", "--format", "json"]
+    sys.argv += [str(planted.script or planted.path), *planted.arguments]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
             console()
@@ -125,9 +126,9 @@ def programs() -> Iterator[Planted]:
         name = dtype.dtype.name
         if f'"{mistake.name}"' in path.read_text():  # the others fail as they are
             number = line_of_mistake(path, mistake.name)
-            arguments = name, mistake.name
-            kind = f"{mistake.program} {name}"
-            yield Planted(kind, path, {mistake.name: number}, x64, arguments)
+            arguments = path.name, name, mistake.name
+            kind, alone = f"{mistake.program} {name}", HERE / "alone.py"
+            yield Planted(kind, path, {mistake.name: number}, x64, arguments, alone)
 
 
 def others() -> Iterator[Planted]:

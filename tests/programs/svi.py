@@ -1,7 +1,5 @@
 """Stochastic variational inference with NumPyro, by Optax, a `fori_loop` in a `scan`."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,9 +19,7 @@ def data():
     return x, x @ np.float32([1.5, -0.5]) + 0.1 * rng.normal(size=ROWS).astype(np.float32)
 
 
-def train(
-    dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step, mistake=""
-):
+def train(dtype, opt, step, mistake):
     """Fits a Bayesian regression in chunks, and keeps the best loss."""
     traces = []
 
@@ -74,7 +70,3 @@ def train(
         carry, losses_of_chunk = chunk(carry, x, y)
         losses += np.asarray(losses_of_chunk, np.float32).tolist()
     return losses, first, carry, len(traces)
-
-
-if __name__ == "__main__":
-    train(jnp.dtype(sys.argv[1]).type, mistake=sys.argv[2])

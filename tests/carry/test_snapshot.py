@@ -167,11 +167,12 @@ def test_keys_keep_their_order_where_leaves_are_cast(make, jitted):
 @pytest.mark.parametrize("missing", [None, optax.MaskedNode()])
 def test_a_leafs_own_gradient_is_found_where_others_are_missing(missing):
     """Per-example gradients of `w`, and none of `a`, which comes first."""
-    per_example = {"a": missing, "b": jnp.ones((5, 3)), "w": jnp.ones((4, 3))}
-    params = {"a": jnp.ones((4, 3)), "b": jnp.ones((5, 3)), "w": jnp.ones(3)}
-    for new in ({}, {"a": jnp.ones((4, 3))}):
+    four, five = jnp.ones((4, 3)), jnp.ones((5, 3))
+    per_example = {"a": missing, "b": five, "w": four}
+    params = {"a": four, "b": five, "w": jnp.ones(3)}
+    for new in ({}, {"a": four}):
         opt = guard(transformation(lambda u, s, p=None, new=new: (u | new, s)))
         assert opt.update(per_example, (), params)[0]["w"].shape == (4, 3)
-    grow = lambda u, s, p=None: ({"a": jnp.ones((4, 3)), "b": u["b"], "w": u["b"]}, s)
+    grow = lambda u, s, p=None: ({"a": four, "b": u["b"], "w": u["b"]}, s)
     with pytest.raises(DtypeDriftError, match=re.escape("updates['w']")):
         guard(transformation(grow)).update(per_example, (), params)

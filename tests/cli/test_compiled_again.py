@@ -355,7 +355,7 @@ LISTED = {
 }
 
 
-@pytest.mark.parametrize("case", LISTED, ids=lambda name: name.replace(" ", "_"))
+@pytest.mark.parametrize("case", LISTED)
 def test_the_list_names_the_lines(case, run, script):
     if case in ("equinox", "flax.nnx"):
         need(case)

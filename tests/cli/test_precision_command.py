@@ -46,13 +46,6 @@ def test_it_prints_the_report(command):
     assert "0.999 -> 1" in out
 
 
-def test_seconds(command):
-    code, out, _ = command(f"{AVERAGE} --seconds 0")
-    assert (code, "Ended after 0 s: 1 line was not measured" in out) == (0, True)
-    code, out, _ = command(f"{AVERAGE} --seconds none")
-    assert (code, "mine.py:8" in out) == (0, True)
-
-
 def test_ctrl_c_prints_what_there_is(command, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -65,17 +58,18 @@ def test_ctrl_c_prints_what_there_is(command, monkeypatch):
 
 def test_a_reference_from_a_file_or_a_function(command):
     both, angles = "precision :both --inputs :angles", np.linspace(0, 1, 8, dtype="f4")
-    np.savez("out.npz", **{"['sin']": np.sin(angles), "['cos']": np.cos(angles)})
-    code, out, _ = command(f"{both} --reference out.npz")
-    assert (code, "rounding explains it in 2 of 2 outputs" in out) == (0, True)
-    np.savez("out.npz", **{"['sin']": np.sin(angles), "['cos']": 1.01 * np.cos(angles)})
-    code, out, _ = command(f"{both} --reference out.npz")
-    assert (code, "differs by 0.99% in ['cos']" in out) == (1, True)
-    code, out, _ = command(f"{both} --reference :other")
-    assert (code, "there the reference has" in out) == (1, True)
-    np.savez("out.npz", out=np.array([0.0]))
-    code, _, err = command(f"{both} --reference out.npz")
-    assert (code, "['sin']  missing" in err) == (2, True)
+    of_cosine = lambda cosine: {"['sin']": np.sin(angles), "['cos']": cosine}
+    for reference, code, text in (
+        (of_cosine(np.cos(angles)), 0, "rounding explains it in 2 of 2 outputs"),
+        (of_cosine(1.01 * np.cos(angles)), 1, "differs by 0.99% in ['cos']"),
+        (":other", 1, "there the reference has"),
+        ({"out": np.array([0.0])}, 2, "['sin']  missing"),
+    ):
+        if isinstance(reference, dict):
+            np.savez("out.npz", **reference)
+            reference = "out.npz"
+        found, out, err = command(f"{both} --reference {reference}")
+        assert (found, text in (err if code == 2 else out)) == (code, True)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +78,8 @@ def test_a_reference_from_a_file_or_a_function(command):
         (f"{AVERAGE} --max-error 1e-3", 1, ""),
         (f"{AVERAGE} --max-error 0.5", 0, ""),
         (f"{AVERAGE} --max-error 0", 1, ""),
+        (f"{AVERAGE} --seconds 0", 0, "Ended after 0 s: 1 line was not measured"),
+        (f"{AVERAGE} --seconds none", 0, "mine.py:8"),
         ("precision :loss --inputs :large", 1, "not finite as written"),
     ],
 )

@@ -242,7 +242,6 @@ def test_rescue_leaves_alone_what_does_not_follow_the_params():
 
 def test_rescue_widens_a_state_that_came_in_narrower_than_the_params():
     """It is of a checkpoint in bfloat16, say."""
-    state = {"w": jnp.ones(3, BF16)}
 
     def update(updates, state, params=None):
         if state["w"].dtype != F64:
@@ -252,25 +251,24 @@ def test_rescue_widens_a_state_that_came_in_narrower_than_the_params():
     opt = guard(transformation(update, init=dict))
     with set_x64(True), pytest.warns(DtypeGuardWarning, match="was run in float64"):
         params = {"w": jnp.ones(3, F64)}
-        updates, new_state = opt.update(params, state, params)
-    assert types((updates, new_state)) == types((params, state))
+        updates, new_state = opt.update(params, NARROW, params)
+    assert types((updates, new_state)) == types((params, NARROW))
 
 
 @pytest.mark.parametrize("dtype", [BF16, jnp.float8_e4m3fn], ids=str)
 def test_rescue_where_jax_does_not_promote(dtype):
     """Under strict promotion, and of 8-bit floats ever: an error that is no TypeError."""
-    params, grads = {"w": jnp.ones(3, dtype)}, {"w": jnp.ones(3, F32)}
-    opt = optax.trace(0.5)
+    params, opt = {"w": jnp.ones(3, dtype)}, optax.trace(0.5)
     promotion = "strict" if dtype == BF16 else "standard"
     with jax.numpy_dtype_promotion(promotion):
         with pytest.raises(ValueError, match="implicit dtype promotion"):
-            opt.update(grads, opt.init(params), params)
+            opt.update(PARAMS, opt.init(params), params)
         opt = guard(opt)
         state = opt.init(params)
         with pytest.warns(DtypeGuardWarning, match="float32 instead: .*promotion"):
-            updates, new_state = opt.update(grads, state, params)
+            updates, new_state = opt.update(PARAMS, state, params)
     assert types(updates) == types(params)
-    assert_same(new_state, state._replace(trace={"w": jnp.ones(3, dtype)}))
+    assert_same(new_state, state._replace(trace=params))
 
 
 @pytest.mark.third_party

@@ -57,12 +57,12 @@ def test_state_keeps_its_types(drift):
 def test_the_record_is_the_state_that_came_in():
     opt = guard(dict_leaf(lambda _: jnp.zeros((), F32), lambda leaf, _: leaf + 1))
     for dtype in (F16, BF16, F32):
-        _, state = opt.update({"w": jnp.ones(3)}, {"leaf": jnp.zeros((), dtype)})
+        _, state = opt.update(PARAMS, {"leaf": jnp.zeros((), dtype)})
         assert state["leaf"].dtype == dtype
 
 
 def test_updates_come_in_the_dtypes_of_the_params():
-    params = {"w": jnp.ones(3, BF16), "b": jnp.ones(2, F32), "c": jnp.ones(2, F16)}
+    params = NARROW | {"b": jnp.ones(2, F32), "c": jnp.ones(2, F16)}
     grads = tree_util.tree_map(lambda p: p.astype(F32), params)
     assert types(one_update(widen(), params, grads)[1]) != types(params)
     assert types(one_update(guard(widen()), params, grads)[1]) == types(params)
@@ -83,10 +83,8 @@ def test_without_params_updates_keep_their_own_dtypes_and_any_shape():
 def test_none_gradients_leave_their_state_alone():
     """As `optax.trace` does since Optax 0.2.5, the state is None where they are."""
     opt = guard(transformation(lambda u, s, p=None: (u, u), lambda params: params))
-    params = {"w": jnp.ones(3, BF16), "frozen": jnp.ones(2, BF16)}
-    updates, state = opt.update(
-        {"w": jnp.ones(3, F32), "frozen": None}, opt.init(params), params
-    )
+    params = NARROW | {"frozen": jnp.ones(2, BF16)}
+    updates, state = opt.update(PARAMS | {"frozen": None}, opt.init(params), params)
     assert types(state) == types(params)
     assert updates["frozen"] is None
     assert updates["w"].dtype == BF16
@@ -94,7 +92,7 @@ def test_none_gradients_leave_their_state_alone():
 
 def test_params_that_are_no_arrays_and_float0_pass():
     masked, float0 = optax.MaskedNode(), np.zeros(2, jax.dtypes.float0)
-    params = {"w": jnp.ones(3, BF16), "n": None, "m": masked, "i": jnp.ones(2, I32)}
+    params = NARROW | {"n": None, "m": masked, "i": jnp.ones(2, I32)}
     grads = params | {"i": float0}
     double = lambda u: u if u.dtype == jax.dtypes.float0 else u.astype(F32) * F32(2)
     opt = guard(transformation(lambda u, s, p=None: (tree_util.tree_map(double, u), s)))
@@ -103,7 +101,7 @@ def test_params_that_are_no_arrays_and_float0_pass():
     assert (updates["n"], updates["m"]) == (None, masked)
     assert updates["i"] is float0
     # Of other trees: where a param is no array, the gradient's dtype counts.
-    updates, _ = opt.update(grads | {"n": jnp.ones(3, BF16), "m": None}, (), params)
+    updates, _ = opt.update(grads | {"n": NARROW["w"], "m": None}, (), params)
     assert updates["w"].dtype == updates["n"].dtype == BF16
 
 
@@ -111,8 +109,7 @@ def test_params_that_are_no_arrays_and_float0_pass():
 @pytest.mark.parametrize("param", [len, "relu", jax.random.key(0)], ids=["f", "s", "key"])
 @pytest.mark.parametrize("gradient", [None, jnp.ones(2)], ids=["none", "array"])
 def test_where_a_param_is_no_array_any_update_passes(policy, param, gradient):
-    params = {"w": jnp.ones(3, BF16), "n": param}
-    given = {"w": jnp.ones(3), "n": gradient}
+    params, given = NARROW | {"n": param}, PARAMS | {"n": gradient}
     opt = guard(transformation(lambda u, s, p=None: (u | {"n": s["n"]}, s)), policy=policy)
     for update in (param, jnp.zeros(2, BF16)):
         updates, _ = opt.update(given, {"n": update}, params)
@@ -171,8 +168,8 @@ def test_a_subclass_of_init_and_update_keeps_its_type(policy):
     guarded = guard(Subclass(*widen()), policy=policy)
     assert type(guarded) is Subclass
     assert guard(guarded) is guarded
-    params = jnp.ones(3, BF16)
-    assert guarded.update(params, guarded.init(params), params)[0].dtype == BF16
+    updates, _ = guarded.update(NARROW, guarded.init(NARROW), NARROW)
+    assert updates["w"].dtype == BF16
 
 
 @pytest.mark.parametrize(

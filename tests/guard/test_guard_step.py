@@ -29,7 +29,7 @@ from tests.support.helpers import (
 from tests.support.hlo import optimized_hlo
 
 pytestmark = pytest.mark.third_party  # steps rely on standard promotion, as users' do
-ONE = jnp.ones((), F32)
+ONE, WIDE, NARROW = jnp.ones((), F32), jnp.ones(2, F32), jnp.ones(2, BF16)
 
 
 class Moments(NamedTuple):
@@ -53,17 +53,17 @@ def assert_kept(before, after):
 
 # What a bare step changes and a guarded one does not.
 DRIFTS = {
-    "average": (lambda c: 0.9 * c + c.astype(F32), jnp.ones(2, BF16)),
+    "average": (lambda c: 0.9 * c + c.astype(F32), NARROW),
     "weak": (lambda c: jnp.asarray(1.0), ONE),
     "a number": (lambda c: c * 2, 1.5),
     "numpy": (lambda c: c * ONE, np.ones(2, np.float16)),
     "named tuple": (
         lambda c: Moments(c.mean * ONE, c.count + 1),
-        Moments(jnp.ones(2, BF16), 0),
+        Moments(NARROW, 0),
     ),
 }
 STABLE = {
-    "sum": (lambda c: c + 1, jnp.ones(2, F32)),
+    "sum": (lambda c: c + 1, WIDE),
     "key": (lambda c: jax.random.split(c)[0], jax.random.key(0)),
     "none and functions": (lambda c: (c[0] * 2, None, c[2]), (jnp.ones(2), None, jnp.tanh)),
     "jit inside": (jax.jit(lambda c: {"a": jnp.sin(c["a"])}), {"a": jnp.ones(3, BF16)}),
@@ -103,7 +103,7 @@ def test_stable_step_compiles_to_the_same_program(name):
 
 def test_the_other_results_are_left_alone():
     step = lambda c, x: (c * x, {"loss": x * 2, "step": 3, "f": jnp.tanh})
-    new, others = guard_step(step)(jnp.ones(2, BF16), jnp.ones(2, F32))
+    new, others = guard_step(step)(NARROW, WIDE)
     assert (new.dtype, others["loss"].dtype) == (BF16, F32)
     assert (others["step"], others["f"]) == (3, jnp.tanh)
 
@@ -201,7 +201,7 @@ def test_guarding_twice_is_harmless():
     nested = guard_step(
         guard_step(lambda a, b: (a * ONE, b * ONE), returned=0), carry=1, returned=1
     )
-    assert [x.dtype for x in nested(jnp.ones(2, BF16), jnp.ones(2, BF16))] == [BF16, BF16]
+    assert [x.dtype for x in nested(NARROW, NARROW)] == [BF16, BF16]
     wrapped = functools.wraps(drifting)(lambda state: (state, 0))  # copies attributes
     assert guard_step(wrapped)(first())[1] == 0
     assert_kept(first(), guard_step(once, policy=Policy(on_drift="error"))(first())[0])
@@ -330,19 +330,19 @@ def test_the_first_error_stays_where_x64_is_not_to_blame():
     for x64, attempts in ((False, 1), (True, 2)):
         calls = []
         with set_x64(x64), pytest.raises(TypeError, match="float32, int8") as error:
-            guard_step(step)(jnp.ones(2, F32), 1.0)
+            guard_step(step)(WIDE, 1.0)
         assert error.value.__cause__ is None
         assert len(calls) == attempts
     calls = []
     with set_x64(True), pytest.raises(DtypeDriftError, match=r"float32.* -> int32"):
-        guard_step(lambda c: calls.append(1) or c.astype(I32))(jnp.ones(2, F32))
+        guard_step(lambda c: calls.append(1) or c.astype(I32))(WIDE)
     assert len(calls) == 1
 
 
 def test_runs_under_the_callers_flags():
     step = guard_step(lambda c: (c, jnp.sum(jnp.asarray(np.ones(2)))))
     with set_x64(True):
-        carry, total = step(jnp.ones(2, F32))
+        carry, total = step(WIDE)
         assert (carry.dtype, total.dtype) == (F32, F64)
         assert step(jnp.ones(2, F64))[0].dtype == F64
 
@@ -374,7 +374,7 @@ def test_a_64_bit_leaf_comes_back_where_jax_makes_one():
     with set_x64(True):
         state = jnp.ones(2, F64)
     with set_explicit_x64("allow"):
-        assert_kept(state, guard_step(lambda state: state * jnp.ones(2, F32))(state))
+        assert_kept(state, guard_step(lambda state: state * WIDE)(state))
 
 
 # strong -----------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def inner(state):
 
 
 @every_policy
-@pytest.mark.parametrize("name", NUMBERS, ids=lambda name: name.replace(" ", "_"))
+@pytest.mark.parametrize("name", NUMBERS)
 def test_a_number_of_any_make_becomes_an_array_of_its_dtype(name, policy):
     leaf, dtype = NUMBERS[name]
     opt = guard(counting(leaf), policy=policy)

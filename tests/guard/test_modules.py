@@ -22,32 +22,33 @@ pytestmark = pytest.mark.third_party
 ZERO, X = jnp.zeros(3, BF16), jnp.ones(3, F32)
 
 
+def moved(state, x):
+    return state + 2 * x, None
+
+
 class Trainer:
     """Methods, with a jit above and below."""
 
     @guard_step
     def step(self, state, x):
-        return state + 2 * x, None
+        return moved(state, x)
 
     @functools.partial(jax.jit, static_argnums=0)
     @guard_step
     def jitted(self, state, x):
-        return state + 2 * x, None
+        return moved(state, x)
 
     @guard_step(carry="state")
     @functools.partial(jax.jit, static_argnames="self")
     def jit_inside(self, x, state):
-        return state + 2 * x, None
+        return moved(state, x)
 
     @guard_step
     @classmethod
     def class_above(cls, state, x):
-        return state + 2 * x, None
+        return moved(state, x)
 
-    @guard_step
-    @staticmethod
-    def static(state, x):
-        return state + 2 * x, None
+    static = guard_step(staticmethod(moved))
 
 
 @pytest.mark.parametrize("name", ["step", "jitted", "class_above", "static"])

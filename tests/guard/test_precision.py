@@ -22,6 +22,7 @@ from tests.support.optimizer_sweep.catalog import by_id
 FLOAT8 = jnp.float8_e4m3fn
 ALL_BF16 = Policy(compute_dtype=F32, state_dtype=BF16, rounding="stochastic")
 third_party = pytest.mark.third_party
+ADAM = optax.adam(1e-3)
 
 
 def params_of(dtype=BF16):
@@ -156,7 +157,7 @@ def test_float64_is_not_narrowed():
 @third_party
 def test_computes_what_float32_computes():
     """With a float32 state, bit for bit: only the updates are rounded, once."""
-    bare, params = optax.adam(1e-3), params_of()
+    bare, params = ADAM, params_of()
     opt = guard(bare, policy=Policy(compute_dtype=F32, updates_dtype=F32))
     grads, wide = grads_of(params), grads_of(params, F32)
     state, wide_state = opt.init(params), bare.init(wide)
@@ -181,7 +182,7 @@ STORED = {
 }
 
 
-@pytest.mark.parametrize("case", STORED, ids=lambda name: name.replace(" ", "_"))
+@pytest.mark.parametrize("case", STORED)
 def test_what_follows_the_params_is_stored_as_told(case):
     state_dtype, rounding, expected = STORED[case]
     policy = Policy(compute_dtype=F32, state_dtype=state_dtype, rounding=rounding)
@@ -328,7 +329,7 @@ def test_slow_averages_move(dtype):
 
 @third_party
 def test_reproducible_and_the_same_in_jit_and_scan():
-    params, adam = params_of(), optax.adam(1e-3)
+    params, adam = params_of(), ADAM
     scanned = lambda step, state: lax.scan(step, state, None, length=9)[0]
 
     def looped(step, state):
@@ -356,19 +357,19 @@ def test_reproducible_and_the_same_in_jit_and_scan():
 
 @third_party
 def test_checkpoints():
-    opt, params = guard(optax.adam(1e-3), policy=ALL_BF16), params_of()
+    opt, params = guard(ADAM, policy=ALL_BF16), params_of()
     grads = grads_of(params)
     _, _, state = one_update(opt)
     saved = tree_util.tree_map(np.asarray, state)
     assert_same(opt.update(grads, state, params), opt.update(grads, saved, params))
     # From a float32 job.
-    _, _, old = one_update(optax.adam(1e-3), params_of(F32))
+    _, _, old = one_update(ADAM, params_of(F32))
     taken_over = opt.init(params)._replace(inner_state=old)
     taken_over = dtypeguard.restore(taken_over, dtypeguard.record(opt, params))
     assert types(taken_over) == types(state)
     assert_same(taken_over.inner_state[0].mu["w"], old[0].mu["w"].astype(BF16))
     # Without the noise, and back again.
-    plain = guard(optax.adam(1e-3), policy=Policy(compute_dtype=F32))
+    plain = guard(ADAM, policy=Policy(compute_dtype=F32))
     _, inner = plain.update(grads, state.inner_state, params)
     with pytest.raises(TypeError, match=r"_replace\(inner_state=state\)"):
         opt.update(grads, inner, params)
@@ -383,7 +384,7 @@ def test_checkpoints():
     reason="XLA's CPU backend does so from JAX 0.7.2 on",
 )
 def test_donation_and_one_compilation():
-    opt = guard(optax.adam(1e-3), policy=dataclasses.replace(ALL_BF16, updates_dtype=F32))
+    opt = guard(ADAM, policy=dataclasses.replace(ALL_BF16, updates_dtype=F32))
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def step(params, state, grads, key):

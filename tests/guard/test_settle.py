@@ -15,7 +15,7 @@ from tests.support.dtypes import BF16, C64, F32, I32
 from tests.support.helpers import need, types
 from tests.support.one_leaf import dict_leaf, one_update, transformation, widen
 
-PARAMS = {"w": jnp.ones(3, F32)}
+PARAMS, NARROW = {"w": jnp.ones(3, F32)}, {"w": jnp.ones(3, BF16)}
 ONE, KEY = jnp.ones((), F32), jax.random.key(0)
 LOUD = Policy(on_drift="error")
 
@@ -155,7 +155,7 @@ def test_updates_that_fit_no_param_are_an_error(case):
 
 @pytest.mark.parametrize("empty", [(), None, {}])
 def test_any_empty_state_goes_for_another(empty):
-    updates, state = guard(widen()).update({"w": jnp.ones(3, BF16)}, empty)
+    updates, state = guard(widen()).update(NARROW, empty)
     assert updates["w"].dtype == BF16
     assert type(state) is type(empty)  # a scan takes no EmptyState for a ()
     inside = guard(returning((optax.EmptyState(), ONE)))
@@ -165,7 +165,7 @@ def test_any_empty_state_goes_for_another(empty):
 def test_an_empty_frozen_dict_goes_for_a_dict():
     step = lambda state: {"w": state["w"].astype(F32), "batch_stats": {}}
     empty = need("flax.core").FrozenDict()
-    state = {"w": jnp.ones(3, BF16), "batch_stats": empty}
+    state = NARROW | {"batch_stats": empty}
     assert type(guard_step(step)(state)["batch_stats"]) is type(empty)
 
 
@@ -194,18 +194,17 @@ def test_static_data_without_leaves_is_not_lost(around):
 
 @pytest.mark.third_party
 def test_on_drift_names_each_leaf_once():
-    params, grads = {"w": jnp.ones(3, BF16)}, {"w": jnp.ones(3, F32)}
     opt = guard(optax.trace(0.9), policy=Policy(on_drift="warn"))
-    state = opt.init(params)
+    state = opt.init(NARROW)
     with pytest.warns(DtypeGuardWarning) as caught:
-        jax.jit(opt.update)(grads, state, params)
-        opt.update(grads, state, params)
+        jax.jit(opt.update)(PARAMS, state, NARROW)
+        opt.update(PARAMS, state, NARROW)
     (warning,) = caught
     assert warning.filename == __file__
     loud = guard(optax.trace(0.9), policy=LOUD)
     with pytest.raises(DtypeDriftError, match="changed the dtype of 2 leaves"):
-        loud.update(grads, state, params)
-    loud.update(params, state, params)
+        loud.update(PARAMS, state, NARROW)
+    loud.update(NARROW, state, NARROW)
 
 
 def test_a_weak_leaf_is_a_drift_unless_it_came_in_weak():

@@ -1,6 +1,6 @@
 """Gaussian process regression; after `examples/gaussian_process_regression.py` of JAX."""
 
-import sys
+from sys import argv  # the name of a mistake to make, for `notes.py`
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +8,11 @@ from jax import grad, jit, random
 from jax.scipy.linalg import cho_solve, cholesky, solve_triangular
 
 KEY = random.key(0)
-# The name of a mistake to make, for `tests/programs/notes.py`.
-MISTAKE = "".join(sys.argv[1:])
 
 
 def data(n):
     dtype = jnp.float32
-    if MISTAKE == "data in bfloat16 for LAPACK":
+    if "data in bfloat16 for LAPACK" in argv:
         dtype = jnp.bfloat16  # the mistake
     x = random.uniform(KEY, (n, 1), dtype) * 4
     noise = 0.1 * random.normal(KEY, (n,), dtype)
@@ -48,7 +46,7 @@ def step(params, momentum, x, y):
 
 def predict(params, x, y, new):
     kernel = covariance(params, x, x) + 1e-2 * jnp.eye(x.shape[0])
-    if MISTAKE == "a kernel cast for LAPACK":
+    if "a kernel cast for LAPACK" in argv:
         kernel = kernel.astype(jnp.float16)  # the mistake
     weights = cho_solve((jnp.linalg.cholesky(kernel), True), y)
     return covariance(params, new, x) @ weights
@@ -57,7 +55,7 @@ def predict(params, x, y, new):
 x, y = data(6)
 params = {"amplitude": jnp.ones((), x.dtype), "length": jnp.ones((), x.dtype)}
 momentum = jax.tree.map(jnp.zeros_like, params)
-if MISTAKE == "momentum that begins as numbers":
+if "momentum that begins as numbers" in argv:
     momentum = jax.tree.map(lambda p: 0.0, params)  # the mistake
 for _ in range(3):
     params, momentum = step(params, momentum, x, y)

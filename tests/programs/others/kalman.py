@@ -1,15 +1,12 @@
 """A Kalman filter and smoother; after those of probml's `JSL` and of `dynamax`."""
 
-import sys
+from sys import argv  # the name of a mistake to make, for `notes.py`
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-
-# The name of a mistake to make, for `tests/programs/notes.py`.
-MISTAKE = "".join(sys.argv[1:])
 
 
 class Model(NamedTuple):
@@ -26,7 +23,7 @@ class Belief(NamedTuple):
 
 
 def model():
-    if MISTAKE == "a motion in float64 in x64":
+    if "a motion in float64 in x64" in argv:
         move = np.eye(4)  # the mistake
     else:
         move = np.eye(4, dtype=np.float32)
@@ -57,7 +54,7 @@ def observations(steps):
 
 def filtered(model, ys):
     score = jnp.zeros((), jnp.float32)
-    if MISTAKE == "a score that begins as an int":
+    if "a score that begins as an int" in argv:
         score = jnp.zeros((), int)  # the mistake
     start = Belief(jnp.zeros(4, jnp.float32), jnp.eye(4, dtype=jnp.float32), score)
     return lax.scan(lambda belief, y: update(model, belief, y), start, ys)
@@ -71,7 +68,7 @@ def smoothed(model, beliefs):
         return mean, mean
 
     last = beliefs.mean[-1]
-    if MISTAKE == "a last state in bfloat16":
+    if "a last state in bfloat16" in argv:
         last = last.astype(jnp.bfloat16)  # the mistake
     return lax.scan(back, last, beliefs, reverse=True)[1]
 

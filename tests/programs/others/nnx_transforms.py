@@ -1,14 +1,11 @@
 """A stack of blocks scanned over layers; after Flax's `nnx_toy_examples` 02 and 06."""
 
-import sys
+from sys import argv  # the name of a mistake to make, for `notes.py`
 
 import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-
-# The name of a mistake to make, for `tests/programs/notes.py`.
-MISTAKE = "".join(sys.argv[1:])
 
 
 class Count(nnx.Variable):
@@ -23,7 +20,7 @@ class Block(nnx.Module):
 
     def __call__(self, x):
         y = self.activation(self.norm(self.linear(x)))
-        if MISTAKE == "a block in bfloat16 in a scan":
+        if "a block in bfloat16 in a scan" in argv:
             y = y.astype(jnp.bfloat16)  # the mistake
         return y
 
@@ -36,7 +33,7 @@ class Model(nnx.Module):
         self.head = nnx.Linear(width, 1, rngs=rngs)
 
     def __call__(self, x):
-        if MISTAKE == "a count that becomes a float":
+        if "a count that becomes a float" in argv:
             self.count.set_value(self.count[...] + 1.0)  # the mistake
         else:
             self.count[...] = self.count[...] + 1
@@ -62,7 +59,7 @@ def train_step(model, optimizer, x, y):
 def batch(number):
     rng = np.random.default_rng(number)
     x = rng.uniform(size=(4, 4)).astype(np.float32)
-    if MISTAKE == "a last batch that is shorter":
+    if "a last batch that is shorter" in argv:
         x = x[: 4 - number // 2]  # the mistake
     return x, x.sum(1)
 
@@ -72,9 +69,9 @@ transformation = optax.sgd(0.1)
 optimizer = nnx.Optimizer(model, transformation, wrt=nnx.Param)
 for number in range(3):
     x, y = batch(number)
-    if MISTAKE == "an optimizer that is made anew":
+    if "an optimizer that is made anew" in argv:
         optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)  # the mistake
-    if MISTAKE == "a model that is made anew":
+    if "a model that is made anew" in argv:
         model = Model(4, 2, nnx.Rngs(0))  # the mistake
         optimizer = nnx.Optimizer(model, transformation, wrt=nnx.Param)
     train_step(model, optimizer, x, y)

@@ -8,7 +8,7 @@ from jax import lax
 import dtypeguard
 from dtypeguard import audit, guard_step
 from tests.support import planted_steps
-from tests.support.dtypes import BF16, F32, I32
+from tests.support.dtypes import BF16, F32, I8, I32
 from tests.support.helpers import HAS_X64_SCOPE, set_x64
 
 pytestmark = pytest.mark.third_party
@@ -34,10 +34,10 @@ def test_what_is_guarded_is_clean_or_says_what_to_write(name):
 
 def test_the_carry_by_position_by_name_and_several():
     def step(loss, params, *, count):
-        return {"count": count + jnp.int8(1), "params": params + ONE}
+        return {"count": count + I8(1), "params": params + ONE}
 
     given = ONE, jnp.ones(3, BF16)
-    options = {"kwargs": {"count": jnp.zeros((), jnp.int8)}}
+    options = {"kwargs": {"count": jnp.zeros((), I8)}}
     of = lambda **places: audit(step, *given, **places, **options)
     assert of(carry="count", returned="count").ok
     report = of(carry=(1, "count"), returned=("params", "count"))

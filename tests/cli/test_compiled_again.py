@@ -378,7 +378,8 @@ def test_the_list_names_the_lines(case, run, script):
 
 def test_what_runs_well_or_is_only_traced_has_no_list(run, script):
     """Nor a package of which two lines ask for other types or trees."""
-    file = script("""
+    assert run(
+        script("""
         import equinox as eqx, jax, jax.numpy as jnp, optax
 
         @jax.jit
@@ -405,12 +406,13 @@ def test_what_runs_well_or_is_only_traced_has_no_list(run, script):
         apply(eqx.nn.Linear(3, 3, key=jax.random.key(0)), x)
         apply(None, x)
     """)
-    assert run(file) == (0, "", "")
+    ) == (0, "", "")
 
 
 def test_what_stays_the_same_is_not_named(run, script):
     """Nor is a guard advised where no step gives back the other type."""
-    file = script("""
+    code, out, err = run(
+        script("""
         import functools, jax, jax.numpy as jnp
 
         class Net:
@@ -431,7 +433,7 @@ def test_what_stays_the_same_is_not_named(run, script):
 
         deep(jnp.ones(3), 0, depth=1), deep(jnp.ones(3, jnp.bfloat16), 1, depth=2)
     """)
-    code, out, err = run(file)
+    )
     assert (code, out) == (0, "")
     assert re.findall("^  ([^ ].*)", err, re.MULTILINE) == [
         "x  float32[3] -> float32[4]",
@@ -446,7 +448,11 @@ def test_no_array_is_kept(script):
 
     In a process of its own: the record would hold these lines for arrays of other tests.
     """
-    file = script("""
+    done = run_python(
+        "-m",
+        "dtypeguard",
+        "run",
+        script("""
         import gc, jax, jax.numpy as jnp, numpy as np
 
         def train(steps):
@@ -464,15 +470,16 @@ def test_no_array_is_kept(script):
             return sum(x.shape == (50, 50) for x in jax.live_arrays())
 
         print(train(4), sum(x.shape == (50, 50) for x in jax.live_arrays()))
-    """)
-    done = run_python("-m", "dtypeguard", "run", file)
+    """),
+    )
     assert (done.returncode, done.stdout) == (0, "1 0\n")
     assert "bfloat16 -> float32" in done.stderr
 
 
 def test_nothing_of_the_users_runs(run, script):
     """A static argument is compared by JAX alone, which asks for its hash."""
-    file = script("""
+    code, out, err = run(
+        script("""
         import functools, jax, jax.numpy as jnp
 
         class Config:
@@ -495,6 +502,6 @@ def test_nothing_of_the_users_runs(run, script):
             step(jnp.ones(3), config)
         print(*Config.asked[len(before):])
     """)
-    code, out, err = run(file)
+    )
     assert (code, out.strip()) == (0, "")
     assert "config another Config each time" in re.sub(" +", " ", err)

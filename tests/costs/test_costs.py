@@ -37,8 +37,7 @@ def noise(mended):
 
     def f(w, x, key):
         z = jax.random.normal(key, x.shape, BF16 if mended else F32)  # cause
-        h = x + 0.1 * z
-        return mean(jnp.tanh(h @ w) @ w)
+        return mean(jnp.tanh((x + 0.1 * z) @ w) @ w)
 
     return f, (W, X, KEY)
 
@@ -58,8 +57,7 @@ def delivered(mended):
     """A product that is delivered in float32."""
 
     def f(w, x):
-        kind = None if mended else F32
-        h = jnp.dot(x, w, preferred_element_type=kind)  # cause
+        h = jnp.dot(x, w, preferred_element_type=None if mended else F32)  # cause
         return mean(jnp.tanh(h) @ w)
 
     return f, (W, X)

@@ -12,7 +12,7 @@ import pytest
 from jax import lax, tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, prodigy
-from tests.support.dtypes import BF16, F16, F32, F64
+from tests.support.dtypes import BF16, F16, F32, F64, I8
 from tests.support.helpers import assert_close, assert_same, needs_x64_scope, set_x64, types
 from tests.support.hlo import count_float64
 from tests.support.one_leaf import transformation
@@ -198,7 +198,7 @@ def test_rescue_runs_in_float32_and_says_so():
         return {
             "follows": tree_util.tree_map(jnp.zeros_like, params),
             **own,
-            "int8": jnp.zeros(2, jnp.int8),
+            "int8": jnp.zeros(2, I8),
         }
 
     def update(updates, state, params=None, **extra_args):
@@ -222,7 +222,7 @@ def test_rescue_runs_in_float32_and_says_so():
 
 
 def test_rescue_leaves_alone_what_does_not_follow_the_params():
-    init = lambda params: {"int8": jnp.zeros(2, jnp.int8), "bf16": jnp.zeros(2, BF16)}
+    init = lambda params: {"int8": jnp.zeros(2, I8), "bf16": jnp.zeros(2, BF16)}
     loaded = init(None) | {"bf16": jnp.zeros(2, F16)}
 
     def update(updates, state, params=None):

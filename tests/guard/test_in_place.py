@@ -140,21 +140,21 @@ def test_a_stable_step_gives_the_same_bits(trained, wrap):
     ],
 )
 def test_what_is_returned_need_not_be_the_carry_and_may_be(nnx, returned):
-    model, optimizer = make(nnx)
-    before = typed((model, optimizer))
-    guard_step(lambda m, o, x: returned(m, widens(m, o, x)))(model, optimizer, data())
-    assert not drifts(before, (model, optimizer))
+    objects = make(nnx)
+    before = typed(objects)
+    guard_step(lambda m, o, x: returned(m, widens(m, o, x)))(*objects, data())
+    assert not drifts(before, objects)
 
 
 @pytest.mark.parametrize("loop", ["scan", "while_loop", "cond"])
 def test_control_flow_of_nnx(nnx, loop):
     def run(wrap):
-        model, optimizer = make(nnx)
-        before = typed((model, optimizer))
+        objects = make(nnx)
+        before = typed(objects)
         if loop == "scan":
             step = wrap(lambda carry, x: (carry, widens(*carry, x)))
             scanned = nnx.scan(step, in_axes=(nnx.Carry, 0), out_axes=(nnx.Carry, 0))
-            scanned((model, optimizer), jnp.stack([data()] * 3))
+            scanned(objects, jnp.stack([data()] * 3))
         elif loop == "while_loop":
 
             def step(carry):
@@ -162,13 +162,13 @@ def test_control_flow_of_nnx(nnx, loop):
                 return carry
 
             is_left = lambda carry: carry[1].step[...] < 3
-            nnx.while_loop(is_left, wrap(step), (model, optimizer))
+            nnx.while_loop(is_left, wrap(step), objects)
         else:
             other = lambda model, optimizer, x: jnp.zeros((), BF16)
             branch = wrap(lambda *given: widens(*given).astype(BF16))
-            nnx.cond(jnp.asarray(True), branch, other, model, optimizer, data())
-        assert optimizer.step[...] > 0
-        return drifts(before, (model, optimizer))
+            nnx.cond(jnp.asarray(True), branch, other, *objects, data())
+        assert objects[1].step[...] > 0
+        return drifts(before, objects)
 
     with pytest.raises((TypeError, ValueError)):
         run(lambda step: step)
@@ -228,8 +228,8 @@ def test_a_message_has_the_path_in_the_module(nnx):
 
 
 def test_an_exception_leaves_the_types_as_they_were(nnx):
-    model, optimizer = make(nnx)
-    before = typed((model, optimizer))
+    model, optimizer = objects = make(nnx)
+    before = typed(objects)
 
     def step(model, optimizer, x):
         widens(model, optimizer, x)
@@ -238,8 +238,8 @@ def test_an_exception_leaves_the_types_as_they_were(nnx):
         raise RuntimeError("an early stop")
 
     with pytest.raises(RuntimeError, match="an early stop"):
-        guard_step(step)(model, optimizer, data())
-    assert not drifts(before, (model, optimizer))
+        guard_step(step)(*objects, data())
+    assert not drifts(before, objects)
     assert model.calls[...] == 1  # what it had done is done, as bare
 
 
@@ -256,7 +256,7 @@ def test_strong_has_a_module_hold_arrays_of_its_own(nnx):
 
 
 def test_what_is_changed_in_place_and_what_is_returned(nnx):
-    model, optimizer = make(nnx)
+    objects = make(nnx)
 
     @nnx.jit
     @guard_step(carry=("model", "optimizer", "average"))
@@ -264,7 +264,7 @@ def test_what_is_changed_in_place_and_what_is_returned(nnx):
         loss = widens(model, optimizer, x.astype(F32))
         return average + x.astype(F32).mean(0), loss
 
-    before = typed((model, optimizer))
-    average, loss = step(model, optimizer, jnp.zeros(3, BF16), data())
+    before = typed(objects)
+    average, loss = step(*objects, jnp.zeros(3, BF16), data())
     assert (average.dtype, loss.dtype) == (BF16, F32)
-    assert not drifts(before, (model, optimizer))
+    assert not drifts(before, objects)

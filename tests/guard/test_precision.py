@@ -157,13 +157,13 @@ def test_float64_is_not_narrowed():
 @third_party
 def test_computes_what_float32_computes():
     """With a float32 state, bit for bit: only the updates are rounded, once."""
-    bare, params = ADAM, params_of()
-    opt = guard(bare, policy=Policy(compute_dtype=F32, updates_dtype=F32))
+    params = params_of()
+    opt = guard(ADAM, policy=Policy(compute_dtype=F32, updates_dtype=F32))
     grads, wide = grads_of(params), grads_of(params, F32)
-    state, wide_state = opt.init(params), bare.init(wide)
+    state, wide_state = opt.init(params), ADAM.init(wide)
     for _ in range(3):
         updates, state = opt.update(grads, state, params)
-        expected, wide_state = bare.update(
+        expected, wide_state = ADAM.update(
             tree_util.tree_map(lambda g: g.astype(F32), grads), wide_state, wide
         )
         assert_same((updates, state), (expected, wide_state))
@@ -329,7 +329,7 @@ def test_slow_averages_move(dtype):
 
 @third_party
 def test_reproducible_and_the_same_in_jit_and_scan():
-    params, adam = params_of(), ADAM
+    params = params_of()
     scanned = lambda step, state: lax.scan(step, state, None, length=9)[0]
 
     def looped(step, state):
@@ -339,7 +339,7 @@ def test_reproducible_and_the_same_in_jit_and_scan():
         return state
 
     def run(loop, seed=0, state=None):
-        opt = guard(adam, policy=dataclasses.replace(ALL_BF16, seed=seed))
+        opt = guard(ADAM, policy=dataclasses.replace(ALL_BF16, seed=seed))
         step = lambda s, _: (opt.update(grads_of(params), s, params)[1], None)
         return loop(step, opt.init(params) if state is None else state)
 
@@ -348,7 +348,7 @@ def test_reproducible_and_the_same_in_jit_and_scan():
     assert one.rounding_step == 9
     assert (other.inner_state[0].nu["w"] != one.inner_state[0].nu["w"]).any()
     # The seed is the state's: the policy only starts it.
-    first = guard(adam, policy=ALL_BF16).init(params)
+    first = guard(ADAM, policy=ALL_BF16).init(params)
     assert_same(other, run(scanned, state=first._replace(rounding_seed=jnp.uint32(1))))
     # A loader without uint32 gives other integers, which stay so and give the same noise.
     loaded = first._replace(rounding_seed=I32(1), rounding_step=I32(0))

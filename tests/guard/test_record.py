@@ -20,6 +20,7 @@ from tests.support.dtypes import BF16, F16, F32, I32
 from tests.support.helpers import assert_same, need, set_x64, types
 
 PARAMS = {"w": jnp.ones((2, 3), BF16), "b": jnp.ones(3)}
+ADAM = optax.adam(1e-3)
 
 pytestmark = pytest.mark.third_party
 
@@ -30,12 +31,12 @@ def struct_types(tree):
 
 @pytest.mark.parametrize("x64", [False, True])
 def test_record_is_what_guarded_init_gives_and_allocates_nothing(x64):
-    opt = optax.MultiSteps(optax.adam(1e-3), 2)
+    opt = optax.MultiSteps(ADAM, 2)
     with set_x64(x64):
         for each in (opt, guard(opt)):
             assert struct_types(record(each, PARAMS)) == types(guard(opt).init(PARAMS))
     huge = jax.ShapeDtypeStruct((10**6, 10**6), BF16)
-    assert record(optax.adam(1e-3), {"w": huge})[0].mu["w"] == huge
+    assert record(ADAM, {"w": huge})[0].mu["w"] == huge
 
 
 # Leaves -----------------------------------------------------------------------------------
@@ -186,9 +187,9 @@ def msgpack_of(tree, folder):
 OPTIMIZERS = {
     "schedule": lambda: optax.chain(optax.clip(1.0), optax.adamw(lambda count: 0.1)),
     "two": lambda: optax.multi_transform(
-        {"a": optax.adam(1e-3), "b": optax.sgd(0.1)}, {"w": "a", "b": "b"}
+        {"a": ADAM, "b": optax.sgd(0.1)}, {"w": "a", "b": "b"}
     ),
-    "rounding": lambda: guard(optax.adam(1e-3), policy=Policy(rounding="stochastic")),
+    "rounding": lambda: guard(ADAM, policy=Policy(rounding="stochastic")),
 }
 
 
@@ -315,14 +316,13 @@ def test_the_first_place_that_differs(name):
 
 def test_a_wrapper_that_is_added_to_a_running_job_or_left_out():
     policy = Policy(compute_dtype=F32, state_dtype="params", rounding="stochastic")
-    adam = optax.adam(1e-3)
     for inner, outer, field in (
-        (adam, optax.MultiSteps(adam, 2), "inner_opt_state"),
+        (ADAM, optax.MultiSteps(ADAM, 2), "inner_opt_state"),
         # Three states in a tuple, and a RoundingState of three fields.
         (optax.adamw(1e-3), guard(optax.adamw(1e-3), policy=policy), "inner_state"),
         (
-            optax.MultiSteps(adam, 2),
-            guard(optax.MultiSteps(adam, 2), policy=policy),
+            optax.MultiSteps(ADAM, 2),
+            guard(optax.MultiSteps(ADAM, 2), policy=policy),
             "inner_state",
         ),
     ):

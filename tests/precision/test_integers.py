@@ -8,7 +8,7 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from dtypeguard.testing import check_precision
-from tests.support.dtypes import F32, F64, I32, U32
+from tests.support.dtypes import F32, F64, I8, I32, U32
 from tests.support.helpers import needs_numbers, set_x64
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
@@ -58,31 +58,31 @@ def test_a_while_loop_of_many_turns():
 
     def turn(state):
         n, total, x = state
-        total += jnp.where(n >= 20, jnp.int8(100), jnp.int8(0)) * jnp.int8(2)
+        total += jnp.where(n >= 20, I8(100), I8(0)) * I8(2)
         return n + 1, total, jnp.sin(x)
 
     goes_on = lambda state: state[0] < 40
     row, *_ = audit_precision(
-        lambda x: lax.while_loop(goes_on, turn, (0, jnp.int8(0), x))[1:], X
+        lambda x: lax.while_loop(goes_on, turn, (0, I8(0), x))[1:], X
     ).integers
     assert (row.value, row.count, row.size) == (200, 20, 40)
 
 
-Q = jnp.full(40, 100, jnp.int8)
-LEAST = jnp.int8(-128)
+Q = jnp.full(40, 100, I8)
+LEAST = I8(-128)
 MISFITS = {
     "a narrow counter": (
         lambda x: lax.fori_loop(
-            0, 200, lambda _, c: (c[0] + jnp.int8(1), c[1] + c[0]), (jnp.int8(0), x)
+            0, 200, lambda _, c: (c[0] + I8(1), c[1] + c[0]), (I8(0), x)
         )[1],
         "makes 128, and int8 ends at 127: 1 of 200",
     ),
-    "a sum": (lambda x: x * jnp.sum(Q, dtype=jnp.int8), "makes 4,000, and int8"),
+    "a sum": (lambda x: x * jnp.sum(Q, dtype=I8), "makes 4,000, and int8"),
     "a product of matrices": (lambda x: x * (Q @ Q), "makes 400,000, and int8"),
     "a power": (lambda x: x * 256 ** jnp.arange(2, 5)[jnp.arange(3)], "and int32 ends"),
-    "a cast": (lambda x: x * jnp.arange(300, 303).astype(jnp.int8), "makes 302, and int8"),
-    "a negative": (lambda x: x * -(LEAST * x).astype(jnp.int8), "makes 128, and int8"),
-    "a size": (lambda x: x * jnp.abs(LEAST * x.astype(jnp.int8)), "makes 128, and int8"),
+    "a cast": (lambda x: x * jnp.arange(300, 303).astype(I8), "makes 302, and int8"),
+    "a negative": (lambda x: x * -(LEAST * x).astype(I8), "makes 128, and int8"),
+    "a size": (lambda x: x * jnp.abs(LEAST * x.astype(I8)), "makes 128, and int8"),
     "below 0": (lambda x: x * (U32(3) - U32(5)), "makes -2, and uint32 ends at 0"),
     "not a number": (lambda x: x * (jnp.log(-x)).astype(int), "makes nan, and int32 ends"),
     "a float": (lambda x: x * (3e9 * x).astype(int), "makes 3e+09, and int32 ends"),

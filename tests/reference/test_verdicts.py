@@ -24,6 +24,12 @@ def verdicts(f, args, reference):
     return {each.output: each.verdict for each in made}
 
 
+def judged(f, x, reference):
+    """The verdict on the only output, and the dtype that would tell."""
+    (found,) = compared(f, (x,), reference)["differences"]
+    return found.verdict, found.shows_in
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_verdict_is_that_of_what_was_planted(case):
     f, args, reference = case.make(0)
@@ -60,10 +66,8 @@ def test_arrays_of_float32_beside_a_bfloat16_program_are_judged_in_float32():
     same, other = (
         references.run(lambda x, e=e: normed(x, e), (x,), F32) for e in (1e-5, 1e-4)
     )
-    (found,) = compared(normed, (x,), same)["differences"]
-    assert (found.verdict, found.shows_in) == ("rounding", None)
-    (found,) = compared(normed, (x,), other)["differences"]
-    assert (found.verdict, found.shows_in) == ("undecidable", "float32")
+    assert judged(normed, x, same) == ("rounding", None)
+    assert judged(normed, x, other) == ("undecidable", "float32")
 
 
 def of_dtype(x):
@@ -126,9 +130,8 @@ def test_exact_integer_empty_complex_and_vanishing_outputs_are_equal_or_differ()
 
 def test_rounding_hides_nothing_of_integers_that_are_given_as_floats():
     x = X.astype(BF16)
-    places = np.argmax(x, -1)
-    (found,) = compared(lambda x: jnp.argmax(x, -1), (x,), places * 1.0)["differences"]
-    assert (found.verdict, found.shows_in) == ("rounding", None)
+    places = np.argmax(x, -1) * 1.0
+    assert judged(lambda x: jnp.argmax(x, -1), x, places) == ("rounding", None)
 
 
 def test_decisions_that_flip_are_rounding_and_are_named():

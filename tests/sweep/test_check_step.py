@@ -35,6 +35,7 @@ def first_carry(dtype):
 
 STEP_RULES = "types", "scan", "cond", "while_loop", "one_compilation", "donation"
 CARRY, X = ("params", "opt_state", "average"), jnp.ones(8)
+TWO, THREE = jnp.ones(2), jnp.ones(3)
 
 
 def broken(step, *args, **options):
@@ -56,7 +57,7 @@ def test_a_guarded_step_passes(x64):
 def test_a_stable_step_passes_bare():
     check_step(train, *strong(first_carry(F32)), X, carry=CARRY)
     check_step(lambda state: state * 2, 1.0)  # weak, and stays so
-    check_step(lambda state, x: state, jnp.ones(3), kwargs=MappingProxyType({"x": 2}))
+    check_step(lambda state, x: state, THREE, kwargs=MappingProxyType({"x": 2}))
     check_step(lambda done: False, jnp.zeros((), bool))  # in JAX no bool is weak
     check_step(
         lambda c: (jax.random.split(c[0])[0], None, c[2]),
@@ -98,12 +99,12 @@ def test_a_report_says_what_a_guard_does_not_mend():
     def raises(state):
         raise RuntimeError("no such thing")
 
-    assert "  traces  RuntimeError: no such thing\n" in broken(raises, jnp.ones(2))[1]
+    assert "  traces  RuntimeError: no such thing\n" in broken(raises, TWO)[1]
 
 
 def test_a_guarded_step_with_a_weak_first_carry_should_begin_strongly():
     step = guard_step(lambda state, x: (state[0] + x, state[1] + jnp.ones((), I32)))
-    _, text = broken(step, (jnp.zeros(3, BF16), 0), jnp.ones(3))
+    _, text = broken(step, (jnp.zeros(3, BF16), 0), THREE)
     assert "\nBegin with dtypeguard.strong(state). " in text
     assert "Guard it" not in text
 
@@ -131,12 +132,12 @@ class Counting:
 @pytest.mark.parametrize(
     ("step", "carry", "named"),
     [
-        (lambda c: {"a": c["a"]}, {"a": jnp.ones(2), "b": jnp.ones(3)}, r"\(absent\)"),
-        (lambda c: {"w": list(c["w"])}, {"w": (jnp.ones(2), jnp.ones(3))}, r"\[\*, \*\]"),
-        (lambda c: (collections.OrderedDict(c[0]),), ({"a": jnp.ones(2)},), "OrderedDict"),
-        (lambda c: {"s": Other(*c["s"])}, {"s": Pair(jnp.ones(2), jnp.ones(2))}, "Other"),
-        (lambda c: c.replace(count=c.count + 1), Counting(jnp.ones(2)), r"\(1,\)"),
-        (lambda c: {**c, "b": ()}, {"a": jnp.ones(2), "b": None}, r"'b': \(\)"),
+        (lambda c: {"a": c["a"]}, {"a": TWO, "b": THREE}, r"\(absent\)"),
+        (lambda c: {"w": list(c["w"])}, {"w": (TWO, THREE)}, r"\[\*, \*\]"),
+        (lambda c: (collections.OrderedDict(c[0]),), ({"a": TWO},), "OrderedDict"),
+        (lambda c: {"s": Other(*c["s"])}, {"s": Pair(TWO, THREE)}, "Other"),
+        (lambda c: c.replace(count=c.count + 1), Counting(TWO), r"\(1,\)"),
+        (lambda c: {**c, "b": ()}, {"a": TWO, "b": None}, r"'b': \(\)"),
     ],
     ids=["absent", "list", "OrderedDict", "NamedTuple", "static", "empty"],
 )
@@ -173,11 +174,11 @@ def anneal(model):
 def test_a_constant_that_a_step_changes_is_compiled_again(step, first, count):
     calls = []
     jitted = eqx.filter_jit(lambda model: calls.append(1) or step(model))
-    trained = Model(jnp.ones(3), first)
+    trained = Model(THREE, first)
     for _ in range(4):
         trained = jitted(trained)
     assert len(calls) == count
-    model = Model(jnp.ones(3), first)
+    model = Model(THREE, first)
     report = audit(step, model)
     assert (report.ok, report.compilations) == (True, min(count, 2))
     changed = [constant.path for constant in report.changed_constants]
@@ -196,7 +197,7 @@ def test_a_constant_that_a_step_changes_is_compiled_again(step, first, count):
 def test_a_constant_that_becomes_an_array_is_named():
     """The tree is the same, but not what is data in it."""
     step = lambda model: Model(model.weight * 2, model.temperature * F32(0.9))
-    model = Model(jnp.ones(3), 2.0)
+    model = Model(THREE, 2.0)
     (drift,) = audit(step, model).drifts
     assert (drift.path, drift.kind) == ("model.temperature", "structure")
     assert (drift.before, drift.after) == ("(a constant)", "float32[]")

@@ -156,5 +156,4 @@ def room_for_the_next_test():
 
 
 def _memory():
-    pages = pathlib.Path("/proc/self/statm").read_text().split()[1]
-    return int(pages) * mmap.PAGESIZE
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE

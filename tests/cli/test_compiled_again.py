@@ -448,11 +448,7 @@ def test_no_array_is_kept(script):
 
     In a process of its own: the record would hold these lines for arrays of other tests.
     """
-    done = run_python(
-        "-m",
-        "dtypeguard",
-        "run",
-        script("""
+    file = script("""
         import gc, jax, jax.numpy as jnp, numpy as np
 
         def train(steps):
@@ -470,8 +466,8 @@ def test_no_array_is_kept(script):
             return sum(x.shape == (50, 50) for x in jax.live_arrays())
 
         print(train(4), sum(x.shape == (50, 50) for x in jax.live_arrays()))
-    """),
-    )
+    """)
+    done = run_python("-m", "dtypeguard", "run", file)
     assert (done.returncode, done.stdout) == (0, "1 0\n")
     assert "bfloat16 -> float32" in done.stderr
 

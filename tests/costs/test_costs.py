@@ -175,8 +175,13 @@ def test_a_sharded_program_counts_all_shards(names):
     automatic = jax.sharding.AxisType.Auto
     mesh = jax.sharding.AbstractMesh((4, 2), ("i", "j"), axis_types=2 * (automatic,))
     whole, split = (jax.sharding.PartitionSpec(each) for each in (None, [*names]))
-    options = {"mesh": mesh, "in_specs": (whole, split), "out_specs": split}
-    f = jax.shard_map(lambda w, x: x @ w, axis_names=names, **options)
+    f = jax.shard_map(
+        lambda w, x: x @ w,
+        axis_names=names,
+        mesh=mesh,
+        in_specs=(whole, split),
+        out_specs=split,
+    )
     assert audit_precision(f, W, X).work.flops == {"bfloat16": ONE}
 
 

@@ -34,8 +34,9 @@ def linen_scan(guard):
     class Model(nn.Module):
         @nn.compact
         def __call__(self, x):
-            split = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
-            return nn.scan(Block, length=2, **split)()(x, None)[0]
+            return nn.scan(
+                Block, length=2, variable_axes={"params": 0}, split_rngs={"params": True}
+            )()(x, None)[0]
 
     return Model().init_with_output(KEY, X)[0]
 
@@ -115,8 +116,9 @@ def scan(nnx, guarded, model, optimizer):
         learn(nnx, *carry, x)
         return carry, None
 
-    axes = {"in_axes": (nnx.Carry, 0), "out_axes": (nnx.Carry, 0)}
-    nnx.scan(guarded(body), **axes)((model, optimizer), X[None])
+    nnx.scan(guarded(body), in_axes=(nnx.Carry, 0), out_axes=(nnx.Carry, 0))(
+        (model, optimizer), X[None]
+    )
 
 
 def cond(nnx, guarded, *models):

@@ -62,8 +62,9 @@ def test_callables_run_under_the_callers_flag():
     with set_x64(True):
         value = jnp.ones((), F64)
         for _ in range(3):
-            extra_args = {"fns": (value_fn,), "value_fn": value_fn, "value": value}
-            updates, _ = opt.update(PARAMS, (), PARAMS, **extra_args)
+            updates, _ = opt.update(
+                PARAMS, (), PARAMS, fns=(value_fn,), value_fn=value_fn, value=value
+            )
     assert set(flags) == {True}
     assert len(traces) == 1  # the wrapped function is equal to that of the last call
     assert_same(updates, {"w": jnp.full(3, 6, F32)})
@@ -280,9 +281,10 @@ def test_rescue_brings_along_results_of_callables_and_narrow_extra_args(params):
         return {"w": updates["w"] * lax.fori_loop(0, 2, step, value)}, state
 
     value_fn = lambda params: jnp.sum(params["w"]).astype(BF16)
-    extra_args = {"value_fn": value_fn, "value": BF16(0)}
     with pytest.warns(DtypeGuardWarning, match="float32"):
-        updates, _ = guard(transformation(update)).update(params, (), params, **extra_args)
+        updates, _ = guard(transformation(update)).update(
+            params, (), params, value_fn=value_fn, value=BF16(0)
+        )
     assert updates["w"].tolist() == [2, 2, 2]
 
 

@@ -228,7 +228,7 @@ def test_a_message_has_the_path_in_the_module(nnx):
 
 
 def test_an_exception_leaves_the_types_as_they_were(nnx):
-    model, optimizer = objects = make(nnx)
+    model, _ = objects = make(nnx)
     before = typed(objects)
 
     def step(model, optimizer, x):

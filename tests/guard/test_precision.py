@@ -121,8 +121,9 @@ def test_everything_is_seen_in_compute_dtype(state_dtype, rounding):
     seen, params = {}, params_of()
     policy = Policy(compute_dtype=F32, state_dtype=state_dtype, rounding=rounding)
     value_fn = lambda p: (types(p), jnp.ones((), BF16))
-    extra_args = {"loss": jnp.ones((), F16), "value_fn": value_fn}
-    _, updates, _ = one_update(guard(spy(seen), policy=policy), **extra_args)
+    _, updates, _ = one_update(
+        guard(spy(seen), policy=policy), loss=jnp.ones((), F16), value_fn=value_fn
+    )
     assert seen["init"] == seen["update"] == {"float32"}
     parts = {"sum": "float32", "scale": "float32", "fixed": "float32", "count": "int32"}
     assert seen["state"] == {name: {dtype} for name, dtype in parts.items()}

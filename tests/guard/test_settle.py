@@ -23,8 +23,7 @@ LOUD = Policy(on_drift="error")
 def returning(new_state=None, updates=None):
     """An optimizer that returns these, whatever it is given."""
     keep = lambda new, old: old if new is None else new
-    update = lambda u, s, p=None: (keep(updates, u), keep(new_state, s))
-    return transformation(update)
+    return transformation(lambda u, s, p=None: (keep(updates, u), keep(new_state, s)))
 
 
 # Kinds: a leaf, what comes back, the types and the remedy that are told.

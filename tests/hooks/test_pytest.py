@@ -35,8 +35,13 @@ def project(tmp_path):
         (tmp_path / "test_it.py").write_text(textwrap.dedent(test))
         command = [sys.executable, "-m", "pytest", "-W", "error", "--tb=short"]
         variables = child_variables() | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        streams = {"capture_output": True, "text": True, "env": variables}
-        done = subprocess.run([*command, *PLUGIN, *options], cwd=tmp_path, **streams)
+        done = subprocess.run(
+            [*command, *PLUGIN, *options],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env=variables,
+        )
         assert done.stderr == ""
         return done.returncode, done.stdout
 

@@ -236,8 +236,9 @@ def test_the_inner_update_gets_the_extra_args_of_the_mini_step_that_emits():
     opt, seen = optax.chain(optax.identity(), multi_steps(inner, 3)), []
     params, state = first(opt)
     for value in range(6):
-        extra = {"value": F32(value), "value_fn": jnp.sum, "note": "passed on"}
-        _, state = opt.update(params, state, params, **extra)
+        _, state = opt.update(
+            params, state, params, value=F32(value), value_fn=jnp.sum, note="passed on"
+        )
         seen.append(float(state[1].inner_opt_state))
     assert seen == [0, 0, 2, 2, 2, 5]
 

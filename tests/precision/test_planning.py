@@ -22,8 +22,9 @@ A = normal(0, 8, 8)
 
 
 def searched(f, args, tolerance, narrow=BF16, **more):
-    options = {"narrow": narrow, "tolerance": tolerance, "seconds": None}
-    return audit_precision(f, *args, **options, **more).search
+    return audit_precision(
+        f, *args, narrow=narrow, tolerance=tolerance, seconds=None, **more
+    ).search
 
 
 def error_of(module, plan, args):
@@ -43,8 +44,14 @@ def module(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(module):
-    more = {"tolerance": 0.0025, "held_out": [module.unseen()], "seconds": None}
-    return audit_precision(module.step, *module.inputs(), narrow=BF16, **more)
+    return audit_precision(
+        module.step,
+        *module.inputs(),
+        narrow=BF16,
+        tolerance=0.0025,
+        held_out=[module.unseen()],
+        seconds=None,
+    )
 
 
 def test_each_row_of_the_curve_is_what_it_says_by_hand_as_well(report, module):

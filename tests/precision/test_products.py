@@ -183,8 +183,9 @@ def test_the_fix_reaches_the_tolerance_at_the_lowest_price():
     ):
         enough = [lines for lines, error in errors.items() if error <= tolerance]
         assert min(map(work, enough)) == work(best)
-        options = {"matmul_precision": "tpu", "tolerance": tolerance}
-        report = audit_precision(unlike(()), *UNLIKE, **options)
+        report = audit_precision(
+            unlike(()), *UNLIKE, matmul_precision="tpu", tolerance=tolerance
+        )
         fix = [LINES.index(loss.origin.code[:8]) for loss in report.fix]
         assert work(fix) == work(best)
         assert report.fixed.error <= tolerance

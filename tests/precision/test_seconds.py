@@ -41,8 +41,9 @@ def test_the_error_needs_no_time():
 
 def test_a_plan_is_searched_within_the_time():
     matrix = jax.random.normal(jax.random.key(0), (16, 16))
-    options = {"narrow": jnp.bfloat16, "tolerance": 1e-3}
-    report = dtypeguard.audit_precision(jnp.matmul, matrix, matrix, **options, seconds=0)
+    report = dtypeguard.audit_precision(
+        jnp.matmul, matrix, matrix, narrow=jnp.bfloat16, tolerance=1e-3, seconds=0
+    )
     assert report.search is None
     assert math.isnan(report.fixed.error)
     assert "No fix was found yet." in str(report)

@@ -81,8 +81,9 @@ def child_variables() -> dict[str, str]:
 def run_python(*words: Any, **options: Any) -> subprocess.CompletedProcess:
     """What Python exits with and prints in a process of its own."""
     command = [sys.executable, *map(str, words)]
-    streams = {"env": child_variables(), "capture_output": True, "text": True}
-    return subprocess.run(command, **streams, **options)
+    return subprocess.run(
+        command, env=child_variables(), capture_output=True, text=True, **options
+    )
 
 
 def types(tree: Any) -> Any:

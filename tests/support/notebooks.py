@@ -35,8 +35,9 @@ def run(notebook: pathlib.Path, folder: str = ".") -> Any:
     before = dict(os.environ)
     os.environ.update(variables)
     try:
-        options = {"resources": {"metadata": {"path": folder}}, "allow_errors": True}
-        nbclient.NotebookClient(found, timeout=600, **options).execute()
+        nbclient.NotebookClient(
+            found, timeout=600, resources={"metadata": {"path": folder}}, allow_errors=True
+        ).execute()
     finally:
         os.environ.clear()
         os.environ.update(before)

@@ -94,16 +94,14 @@ def run(case: dict[str, Any], opt: Any, dtype: Any) -> dict[int, tuple[Any, Any]
     grads = gradient(_DATA["problems"][case["problem"]], dtype)
     params = as_params(case["init_params"], dtype)
 
-    def step(carry, index):
+    def step(index, carry):
         params, state = carry
         updates, state = opt.update(grads(params, index), state, params)
-        carry = tree_util.tree_map(lambda p, u: p + u, params, updates), state
-        return carry, None
+        return tree_util.tree_map(lambda p, u: p + u, params, updates), state
 
     @jax.jit
     def several(carry, start, stop):
-        body = lambda i, carry: step(carry, i)[0]
-        return jax.lax.fori_loop(start, stop, body, carry)
+        return jax.lax.fori_loop(start, stop, step, carry)
 
     carry, done, out = (params, opt.init(params)), 0, {}
     for record in case["records"]:

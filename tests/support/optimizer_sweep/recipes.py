@@ -85,8 +85,7 @@ def _scale_by_muon(scale_by_muon: Factory) -> Optimizer:
 
 
 def _monitor_in_its_stride(monitor: Factory) -> Optimizer:
-    norm_ema = optax.measure_with_ema(_norm, decay=0.9)
-    opt = monitor({"norm": _norm, "norm_ema": norm_ema})
+    opt = monitor({"norm": _norm, "norm_ema": optax.measure_with_ema(_norm, decay=0.9)})
     return optax.GradientTransformationExtraArgs(
         lambda params: opt.update(params, opt.init(params))[1], opt.update
     )

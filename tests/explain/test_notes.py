@@ -265,7 +265,7 @@ def a_table_in_64_bits_among_floats_of_32(fixed):
 @noted("wrap")
 def an_optimizer_in_a_scan(fixed):
     opt = dtypeguard.guard(optax.adam(1e-3)) if fixed else optax.adam(1e-3)
-    params = {"w": HALF}
+    params = {"w": jnp.ones(3, BF16)}
     grads = {"w": jnp.ones(3)}  # named
 
     def step(state, _):
@@ -277,7 +277,7 @@ def an_optimizer_in_a_scan(fixed):
 @noted("wrap")
 def an_optimizer_in_a_branch(fixed):
     opt = dtypeguard.guard(optax.adam(1e-3)) if fixed else optax.adam(1e-3)
-    params = {"w": HALF}
+    params = {"w": jnp.ones(3, BF16)}
     state = opt.init(params)
 
     def apply():
@@ -415,7 +415,7 @@ def an_int_that_is_differentiated(fixed):
 
 @noted("leave out")
 def an_int_among_what_is_differentiated(fixed):
-    params = {"count": jnp.arange(3), "w": WIDE}  # first
+    params = {"count": jnp.arange(3), "w": jnp.ones(3)}  # first
     chosen = {"w": params["w"]} if fixed else params
     return jax.grad(lambda params: params["w"].sum())(chosen)
 
@@ -460,7 +460,7 @@ def a_dtype_that_came_in_with_an_array(fixed):
 @noted("begin untried")
 def a_compiled_function_that_is_given_another_type(fixed):
     step = lambda s: {"n": F32(1) * s["n"]}
-    run = jax.jit(step).lower({"n": HALF}).compile()
+    run = jax.jit(step).lower({"n": jnp.ones(3, BF16)}).compile()
     state = {"n": jnp.ones(3, BF16 if fixed else F32)}  # first
     return run(state)
 
@@ -476,8 +476,8 @@ def a_compiled_function_of_one_array(fixed):
 @noted("begin untried")
 def a_compiled_function_of_which_two_arguments_differ(fixed):
     step = lambda s, n: {"n": n * s["n"], "m": s["m"]}
-    run = jax.jit(step).lower({"n": HALF, "m": WIDE}, 3).compile()
-    state = {"m": WIDE, "n": jnp.ones(3, BF16 if fixed else F32)}  # first
+    run = jax.jit(step).lower({"n": HALF[:2], "m": WIDE[:2]}, 3).compile()
+    state = {"m": WIDE[:2], "n": jnp.ones(2, BF16 if fixed else F32)}  # first
     return run(state, 3 if fixed else 3.5)
 
 

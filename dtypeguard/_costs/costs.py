@@ -193,8 +193,9 @@ class _WideOperands:
             blamed = blame(graph, value, self.is_wide, self.narrow_inputs)
             origin = line_of(blamed.promotion)
             cause = line_of(blamed.cause) or origin
-            if blamed.operand in graph.inputs:
-                path = self.inputs[blamed.operand]
+            operand = blamed.operand
+            if operand is not None and operand in graph.inputs:
+                path = self.inputs[operand]
                 causes[path] = origin or line
             elif cause is not None:
                 causes[cause] = origin

@@ -132,7 +132,8 @@ def routed(w, x):
 
 def test_without_a_tolerance_the_best_cheap_row_is_the_plan():
     keys = jax.random.split(jax.random.key(0), 3)
-    first, experts, x = map(jax.random.normal, keys, (16, 8), (8, 16, 32), (512, 16))
+    shapes = (16, 8), (8, 16, 32), (512, 16)
+    first, experts, x = map(jax.random.normal, keys, shapes)
     first = first[:, :1] + first / 16  # choices that are near each other, which flip
     args = {"route": first, "experts": experts}, x
     found = plan_call(routed, args, {}, BF16, None, ONE_INPUT, lambda text: None)

@@ -236,7 +236,7 @@ class Arithmetic:
         return settled
 
     def _evaluated(self, node: Node, operands: Results, entry: Width) -> Results:
-        """Returns the results of an equation; outside of a trace, compiled.
+        """Returns the results of an equation; outside of a trace by NumPy, or compiled.
 
         To bind a primitive takes twice as long as to call what JAX compiles of it.
         """

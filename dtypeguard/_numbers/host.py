@@ -54,8 +54,11 @@ def computed_on_host(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Resu
         return None
     if name in _UFUNCS:
         result = _rounded_once(_UFUNCS[name], arrays)
+    elif name in _MOVES:
+        result = _MOVES[name](eqn, arrays[0])
     else:
-        result = _MOVES[name](eqn, dtype_of, arrays[0])
+        dtype = dtype_of(eqn.params["new_dtype"])
+        result = cast_on_host(arrays[0], dtype)
     if result is None:
         return None
     return [result]
@@ -123,22 +126,17 @@ def _rounded_once(ufunc: Callable[..., Any], arrays: list[Any]) -> Leaf | None:
     return result.astype(dtype, copy=False)
 
 
-def _cast(eqn: Equation, dtype_of: DtypeOf, array: np.ndarray) -> np.ndarray | None:
-    dtype = dtype_of(eqn.params["new_dtype"])
-    return cast_on_host(array, dtype)
-
-
-def _reshape(eqn: Equation, dtype_of: DtypeOf, array: np.ndarray) -> np.ndarray | None:
+def _reshape(eqn: Equation, array: np.ndarray) -> np.ndarray | None:
     if eqn.primitive.name == "reshape" and eqn.params["dimensions"]:
         return None  # it transposes first
     return array.reshape(eqn.outvars[0].aval.shape)
 
 
-def _transpose(eqn: Equation, dtype_of: DtypeOf, array: np.ndarray) -> np.ndarray:
+def _transpose(eqn: Equation, array: np.ndarray) -> np.ndarray:
     return array.transpose(eqn.params["permutation"])
 
 
-def _broadcast(eqn: Equation, dtype_of: DtypeOf, array: np.ndarray) -> np.ndarray:
+def _broadcast(eqn: Equation, array: np.ndarray) -> np.ndarray:
     shape = eqn.outvars[0].aval.shape
     sizes = np.ones(len(shape), int)
     axes = list(eqn.params["broadcast_dimensions"])
@@ -146,12 +144,11 @@ def _broadcast(eqn: Equation, dtype_of: DtypeOf, array: np.ndarray) -> np.ndarra
     return np.broadcast_to(array.reshape(sizes), shape)
 
 
-# These return the numbers of one operand, in other places or in another dtype.
+# These return the numbers of one operand in other places.
 _MOVES: dict[str, Callable[..., Leaf | None]] = {
-    "convert_element_type": _cast,
     "reshape": _reshape,
     "squeeze": _reshape,
     "transpose": _transpose,
     "broadcast_in_dim": _broadcast,
 }
-ON_HOST = frozenset([*_UFUNCS, *_MOVES])
+ON_HOST = frozenset([*_UFUNCS, *_MOVES, "convert_element_type"])

@@ -86,8 +86,7 @@ class Watched(NamedTuple):
         result = numpy.asarray(results[0])
         if kind(operand.dtype) != "complex":
             result = result.real
-        with np.errstate(all="ignore"):
-            back = result.astype(operand.dtype)
+        back = result.astype(operand.dtype)
         differs = back != operand
         noted[number, "loses"] = differs.any()
         if number in self.before_bits:

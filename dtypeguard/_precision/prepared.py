@@ -143,7 +143,7 @@ def first_bad_line(prepared: Prepared) -> Origin | None:
     wrong = [
         path or "the output"
         for path, array in zip(prepared.traced.paths, measures.own.exact)
-        if not jnp.isfinite(array).all()
+        if not np.isfinite(array).all()
     ]
     if measures.raises or (math.isfinite(measures.total) and not wrong):
         return None

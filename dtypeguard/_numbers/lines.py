@@ -54,7 +54,7 @@ class Line:
 
     @property
     @np.errstate(invalid="ignore")  # infinity less infinity
-    def rounded_constant(self) -> tuple[float, float] | None:
+    def rounded_constant(self) -> str | None:
         """The number that rounding changes most, and the rounded one; None without any."""
         if not self.constants:
             return None
@@ -66,7 +66,8 @@ class Line:
         # An infinity is rounded to itself.
         if not changes[place]:
             return None
-        return float(numbers[place]), float(rounded[place])
+        # With so many digits, float32 numbers that differ are told apart.
+        return f"{numbers[place]:.9g} -> {rounded[place]:.9g}"
 
 
 class Lines(list[Line]):

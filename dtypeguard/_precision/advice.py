@@ -1,43 +1,39 @@
 """What to write for a line that loses precision."""
 
+import jax
 import jax.numpy as jnp
 
 from .._leaves.casts import casts_text
-from .._leaves.dtypes import kind
-from .._numbers.formats import Formats
 from .._numbers.lines import Line
-from .._source.files import package
+from .._source.files import is_installed, package
 from .._source.origin import Origin
+from .prepared import Prepared
 from .rows import STOCHASTICALLY
+from .runs import WideRun
 
 _BYTES_OF_FLOAT32 = 4
 
 
-def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> str:
-    """Returns what to write for a line.
-
-    Args:
-        formats: the dtypes of the audit.
-        has_float64: whether JAX makes float64 arrays for the user.
-        line: the line.
-        keeps: whether what it makes stays wide, or is cast back.
-    """
-    name = str(formats.wide)
-    if {kind(jnp.dtype(dtype)) for dtype in line.dtypes} == {"complex"}:
-        # Of two floats of the wide dtype, in bits.
-        name = f"complex{16 * formats.wide.itemsize}"
-    wide = f"jnp.{name}"
+def remedy_of(line: Line, fix: WideRun, prepared: Prepared) -> str:
+    """Returns what to write for a line of a fix."""
+    formats = prepared.formats
     origin = line.origin
     if origin is None:
-        return f"Keep the inputs in {wide}."
-    if line.casts:
-        return _advice_on_casts(line, origin, wide)
+        return f"Keep the inputs in jnp.{formats.wide}."
+    place = str(origin)
+    # The user cannot edit a line in a package, but its call.
     if not origin.file:
-        return (
-            f"Call it with {wide}: no line outside JAX leads to "
-            f"{', '.join(sorted(line.primitives))}."
-        )
-    # The user cannot edit these lines of a package, but can call another function.
+        place = f"the call of {', '.join(sorted(line.primitives))}"
+    elif is_installed(origin.file):
+        place = f"the call of {package(origin.file)} at {origin.users}"
+    if fix.level is not None:
+        return _remedy_of_product(line, fix.level, place)
+    # Of complex numbers alone, it is a complex one.
+    name = max(str(formats.widened(jnp.dtype(dtype))) for dtype in line.dtypes)
+    wide = f"jnp.{name}"
+    if line.casts:
+        return _remedy_of_casts(line, origin, wide)
+    # Of these lines of a package, another function is to be called.
     if origin.is_of_apply_updates:
         return (
             f"{origin.place} rounds the new params: write {STOCHASTICALLY}, which rounds "
@@ -50,20 +46,17 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
             f"policy=dtypeguard.Policy(compute_dtype={wide})), which computes and "
             f"keeps its state in {formats.wide}."
         )
-    text = f"Compute {origin.place} in {name}"
-    # A line in a package is not the user's to change; its call is.
-    if origin.called_from:
-        text = f"Have {package(origin.file)} at {origin.users} compute in {name}"
-    elif not keeps:
+    text = f"Compute {place} in {name}"
+    if not fix.keeps:
         text += ", and cast its result back"
     if line.is_in_loop:
         text += f". Where a loop carries it, start the carry in {name} as well"
-    if not has_16_bits and not has_float64:
+    if not has_16_bits and not prepared.traced.has_float64:
         text += ". That needs jax_enable_x64"
     return f"{text}."
 
 
-def _advice_on_casts(line: Line, origin: Origin, wide: str) -> str:
+def _remedy_of_casts(line: Line, origin: Origin, wide: str) -> str:
     """Returns what to write where dtypeguard rounds, to the nearest or at random."""
     casts = list(line.casts)
     text = f"On {origin.place}, {casts_text(casts)} rounds: keep it in {wide}"
@@ -75,12 +68,14 @@ def _advice_on_casts(line: Line, origin: Origin, wide: str) -> str:
     return f"{text}, or let it round at random by {STOCHASTICALLY}."
 
 
-def rounded_digits(number: float, rounded: float) -> str:
-    """Returns a number and what became of it, with as many digits as tell them apart."""
-    before = f"{number:.6g}"
-    after = f"{rounded:.6g}"
-    # Of float32 numbers that differ, nine digits do.
-    if before == after:
-        before = f"{number:.9g}"
-        after = f"{rounded:.9g}"
-    return f"{before} -> {after}"
+def _remedy_of_product(line: Line, level: str, place: str) -> str:
+    """Returns what to write where a product needs a higher precision."""
+    # With a default set, a product has its precision from there, and a context can change
+    # it; what it asks for itself, no context changes.
+    has_default = getattr(jax.config, "jax_default_matmul_precision", None) is not None
+    if line.has_asked and not has_default:
+        return (
+            f"On {line.origin}, write precision=jax.lax.Precision.{level}: "
+            "it asks for less itself."
+        )
+    return f'Put `with jax.default_matmul_precision("{level.lower()}"):` around {place}.'

@@ -14,22 +14,19 @@ from .._program.aligned import NO_ALIGNMENT
 from .._program.graph import Graph
 from .._reference.comparison import comparison
 from .curve import search_in_time
-from .found_plan import error_of, share_of
 from .integers import misfits, narrowed_bits
-from .losses import LineLosses
-from .planned import BUDGET, ONE_INPUT, PlannedInputs, has_plan, inputs_of
+from .losses import with_losses
+from .planned import BUDGET, PlannedInputs, has_plan, inputs_of
 from .prepared import (
-    NO_STATUS,
     Show,
     check_progress,
     first_bad_line,
     prepared_program,
     status,
 )
-from .products import check_options
 from .report import PrecisionReport
 from .rounded import unknown_in_program
-from .rows import Fixed, OutputError, PlainRun, Unexamined
+from .rows import OutputError, PlainRun
 from .time_limit import TimeLimit
 
 
@@ -147,12 +144,12 @@ def audit_precision(
             wide,
             narrow,
             tolerance,
-            x64,
             matmul_precision,
             reference,
             show,
             inputs,
             seconds,
+            x64,
         )
     if report.unreached is not None and report.unreached.is_interrupted:
         # An exception returns nothing, and the user has waited for these figures.
@@ -164,16 +161,16 @@ def audit_precision(
 def audit_call(
     f: Function,
     args: Args,
-    kwargs: Kwargs | None = None,
-    wide: DType = None,
-    narrow: DType = None,
-    tolerance: float | None = None,
+    kwargs: Kwargs | None,
+    wide: DType,
+    narrow: DType,
+    tolerance: float | None,
+    matmul_precision: object,
+    reference: PyTree,
+    show: Show,
+    inputs: PlannedInputs,
+    seconds: float | None,
     x64: bool | None = None,
-    matmul_precision: object = None,
-    reference: PyTree = None,
-    show: Show = NO_STATUS,
-    inputs: PlannedInputs = ONE_INPUT,
-    seconds: float | None = None,
 ) -> PrecisionReport:
     """`audit_precision` of a call; shows what it is about to do."""
     # From here on, since the user waits for the trace and the first runs as well.
@@ -190,7 +187,13 @@ def audit_call(
     products = None
     if matmul_precision is not None:
         products = products_named(matmul_precision)
-        check_options(products, wide, narrow)
+        if wide is not None or narrow is not None:
+            raise ValueError(
+                f"audit_precision got wide={shown(wide)}, narrow={shown(narrow)} and "
+                f"matmul_precision={products.name!r}, which compares the program in its "
+                "own dtypes with itself, and rounds products alone. Leave out the other "
+                "two, or audit twice."
+            )
         subject.check_values("matmul_precision", "round")
     show("tracing")
     traced = subject.traced(is_planned=tolerance is not None and narrow is not None)
@@ -261,16 +264,5 @@ def audit_call(
         search = None
         if tolerance is not None and inputs.budget and has_plan(formats):
             search = search_in_time(prepared, tolerance, inputs, limit)
-        if search is not None:
-            # The plan counts what is narrow, and the fix pays for what is wide.
-            report = dataclasses.replace(
-                report,
-                fixed=Fixed(error_of(search.plan), 1 - share_of(search.plan)),
-                search=search,
-            )
-        report = LineLosses(prepared, limit).add_to(report)
-    # Runs with lines wide may have found more of them.
-    return dataclasses.replace(
-        report,
-        unexamined=tuple(Unexamined(*row) for row in measures.program.unexamined),
-    )
+        report = dataclasses.replace(report, search=search)
+        return with_losses(report, prepared, limit)

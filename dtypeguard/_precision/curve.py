@@ -25,11 +25,11 @@ from .._program.jaxprs import Arrays
 from .._program.program import Node
 from .fix import smallest
 from .found_plan import PlanSearch, error_of, share_of
-from .headline import few_of
 from .planned import PlannedInputs, planned_call
 from .prepared import Prepared, Show, first_bad_line
 from .runs import work_shares
 from .switched import switched_program
+from .text import few_of
 from .time_limit import TimeLimit
 
 # The part of the time of an audit in which a plan is searched: the rest is for lines.

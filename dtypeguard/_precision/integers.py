@@ -52,9 +52,6 @@ def narrowed_bits(measures: Measures) -> Iterator[NarrowedBits]:
         operand = measures.notes.get((node.number, "given"))
         if operand is None:
             continue
-        # Numbers that all fit lose nothing.
-        if not np.any(measures.notes.get((node.number, "loses"), False)):
-            continue
         after = node.eqn.outvars[0].aval.dtype
         # Equal numbers that stay equal lose nothing: keys collide where different ones
         # merge.

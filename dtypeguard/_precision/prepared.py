@@ -28,7 +28,7 @@ from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .integers import misfits
 from .rounded import argument_path, rounded_arguments
-from .rows import KEEP_WIDE, RoundedArgument, place_or_inside_jax, told_of_argument
+from .rows import RoundedArgument
 from .runs import Runs
 
 _T = TypeVar("_T")
@@ -71,9 +71,6 @@ class Show:
         """Writes a text as it is."""
         if self.stream is not None:
             print(text, end="", file=self.stream, flush=True)
-
-
-NO_STATUS = Show()
 
 
 class Prepared(NamedTuple):
@@ -156,16 +153,14 @@ def first_bad_line(prepared: Prepared) -> Origin | None:
         f"in {prepared.formats.wide} either"
     )
     if prepared.rounded:
-        cause = told_of_argument(prepared.rounded[0])
-        raise ValueError(f"audit_precision: {cause} So {lost}. {KEEP_WIDE}")
+        raise ValueError(f"audit_precision: {prepared.rounded[0]} Otherwise {lost}.")
     cause = _cause_of_non_finite(in_wide, prepared.subject.given.paths)
-    overflow = ""
-    for row in misfits(measures)[:1]:
-        overflow = f": those of {place_or_inside_jax(row.origin)} do not fit {row.dtype}"
-    raise ValueError(
+    sentences = [
         f"audit_precision: {lost}. First {cause} is not. Give it arguments for which all "
-        f"are finite, and floats in place of ints that overflow{overflow}."
-    )
+        "are finite, and floats in place of ints that overflow.",
+        *map(str, misfits(measures)[:1]),
+    ]
+    raise ValueError(" ".join(sentences))
 
 
 def _cause_of_non_finite(birth: Birth, paths: Sequence[str]) -> str:

@@ -6,9 +6,8 @@ from typing import Any
 
 from .._leaves.types import public
 from .figures import Figures
-from .headline import headline_text
 from .rows import plain
-from .text import report_lines
+from .text import headline_text, report_lines
 
 
 @public

@@ -5,9 +5,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.table import shown_fields
+from .._leaves.table import percent, shown_fields
 from .._source.origin import Origin, place_of
 
 # What to write where an update is rounded away.
@@ -153,17 +154,13 @@ class RoundedArgument(NamedTuple):
     dtype: str
     meant: float
 
-
-# What to write where an argument was rounded before the program saw it.
-KEEP_WIDE = (
-    "Make it in float32: write dtypeguard.guard(opt, policy=dtypeguard.Policy("
-    "compute_dtype=jnp.float32)) before init, where it is of an optimizer's state."
-)
-
-
-def told_of_argument(row: RoundedArgument) -> str:
-    """Returns the sentence on an argument that was rounded."""
-    return f"{row.path} is {row.value:g} in {row.dtype}, to which {row.meant:g} rounds."
+    def __str__(self) -> str:
+        return (
+            f"{self.path} is {self.value:g} in {self.dtype}, to which {self.meant:g} "
+            "rounds. Make it in float32: write dtypeguard.guard(opt, policy=dtypeguard."
+            "Policy(compute_dtype=jnp.float32)) before init, where it is of an "
+            "optimizer's state."
+        )
 
 
 class UnknownConstant(NamedTuple):
@@ -183,6 +180,10 @@ class UnknownConstant(NamedTuple):
     value: float
     dtype: str
     within: float
+
+    def __str__(self) -> str:
+        place = place_or_inside_jax(self.origin)
+        return f"{self.value:.6g} (within {self.within:.1g}, {place})"
 
 
 class IntegerMisfit(NamedTuple):
@@ -206,6 +207,16 @@ class IntegerMisfit(NamedTuple):
     count: int  # pyright: ignore[reportIncompatibleMethodOverride]  # a tuple counts so
     size: int
 
+    def __str__(self) -> str:
+        info = jnp.iinfo(self.dtype)
+        # Not a number is below no end: the upper one is told.
+        end = info.min if self.value < info.min else info.max
+        return (
+            f"{place_or_inside_jax(self.origin)} makes {self.value:,.7g}, and {self.dtype} "
+            f"ends at {end:,}: {self.count:,} of {self.size:,} numbers there do not fit, "
+            "in wide types as well."
+        )
+
 
 class NarrowedBits(NamedTuple):
     """A line that narrows floats which become bits, a random key or integers.
@@ -224,6 +235,13 @@ class NarrowedBits(NamedTuple):
     equal: int
     different: int
 
+    def __str__(self) -> str:
+        return (
+            f"{place_or_inside_jax(self.origin)} narrows {self.before} to {self.after} on "
+            f"the way to bits, a key or an integer: {self.equal:,} of {self.different:,} "
+            "different numbers become equal."
+        )
+
 
 class Unreached(NamedTuple):
     """What an audit has not come to in its time. The error does not depend on it.
@@ -240,6 +258,18 @@ class Unreached(NamedTuple):
     seconds: float | None
     is_interrupted: bool
 
+    def __str__(self) -> str:
+        end = "Interrupted"
+        remedy = ""
+        if not self.is_interrupted:
+            end = f"Ended after {self.seconds:g} s"
+            remedy = " Write seconds=None (--seconds none) for all of it."
+        return (
+            f"{end}. Lines not measured: {self.lines}; the others explain "
+            f"{percent(self.explained)} of the squared error. The search for a fix has not "
+            f"come to its end.{remedy}"
+        )
+
 
 class Unexamined(NamedTuple):
     """A primitive that ran as written on both sides, and where it stands."""
@@ -247,9 +277,7 @@ class Unexamined(NamedTuple):
     primitive: str
     origin: Origin | None
 
-    @property
-    def place(self) -> str:
-        """The primitive with its line."""
+    def __str__(self) -> str:
         return f"{self.primitive} at {place_or_inside_jax(self.origin)}"
 
 

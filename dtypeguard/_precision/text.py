@@ -3,19 +3,26 @@
 import math
 from collections.abc import Iterator, Sequence
 
+import jax.numpy as jnp
+
 from .._leaves.table import columns, percent
-from .._reference.difference import details_of
+from .._numbers.formats import products_named
+from .._reference.difference import details_of, headline_of
 from .._source.origin import Origin, place_of
 from .figures import Figures
-from .headline import (
-    few_of,
-    headline_text,
-    is_beside_rounding,
-    narrowing_sentences,
-    wide_work_text,
-)
-from .rows import place_or_inside_jax
+from .rows import STOCHASTICALLY, place_or_inside_jax
 
+# From this share of its elements on, an update that does not move them comes first.
+_LEAST_STUCK = 0.1
+# XLA leaves out roundings. From this part of the error on, that is said.
+_NOTABLE_DIFFERENCE = 0.1
+# XLA may round the wide numbers differently as well, by so many units in their last place.
+_ROUNDINGS_OF_XLA = 8
+_NO_PRODUCTS = (
+    "the outputs are the same: there are no float32 products, or each asks for another "
+    "precision, or has a vector as an operand, or is of numbers that rounding keeps"
+)
+_MOST_NAMED = 3
 # A fix that makes more than this share of the products wide says so.
 _MOST = 0.5
 # A share that is further below 0 is no noise of the measurement.
@@ -29,21 +36,175 @@ def report_lines(figures: Figures) -> list[str]:
     """Returns the report; if the reference computes otherwise, the comparison alone."""
     compared = details_of(figures.differences, figures.divergence)
     headline = f"precision: {headline_text(figures)}"
-    if is_beside_rounding(figures):
+    if _is_beside_rounding(figures):
         return [headline, *compared]
+    headline += _answer(figures)
+    if figures.unknown:
+        constants = few_of(figures.unknown)
+        headline += f" Constants of 16 bits that may have been other numbers: {constants}."
     return [
-        f"{headline}{_answer(figures)}{_unknown_constants(figures)}",
+        headline,
         *compared,
         *_indented([*_loss_rows(figures), *_decision_rows(figures)]),
         *_remedies(figures),
         *_costs(figures),
-        *_unreached(figures),
         *_notes(figures),
     ]
 
 
+def headline_text(figures: Figures) -> str:
+    """Returns what is off; first what makes all else beside the point."""
+    sentences = []
+    for rows in (figures.rounded, figures.integers, figures.narrowed):
+        # The first row is enough: the others may follow from it.
+        sentences.extend(map(str, rows[:1]))
+    if figures.differences:
+        sentences.append(headline_of(figures.differences))
+    if not _is_beside_rounding(figures):
+        # The error of one step hardly shows an update that is lost.
+        sentences.extend(_lost_updates(figures))
+        sentences.append(_error_text(figures))
+    # The first one goes on after `precision:`, so it starts with a small letter.
+    text = sentences[0]
+    for sentence in sentences[1:]:
+        text += f" {sentence[:1].upper()}{sentence[1:]}"
+    return text
+
+
+def _is_beside_rounding(figures: Figures) -> bool:
+    """Returns whether the answer on a reference is no matter of lines in narrow dtypes."""
+    verdicts = {difference.verdict for difference in figures.differences}
+    return "differs" in verdicts or bool(verdicts and figures.run.wide == "float64")
+
+
+def few_of(items: Sequence[object]) -> str:
+    """Returns the first of some items, and how many more there are."""
+    text = ", ".join(map(str, items[:_MOST_NAMED]))
+    more = len(items) - _MOST_NAMED
+    if more > 0:
+        text += f" and {more} more"
+    return text
+
+
 def _indented(rows: Sequence[str]) -> list[str]:
     return [f"  {row}" for row in rows]
+
+
+# How far off the outputs are
+
+
+def _lost_updates(figures: Figures) -> list[str]:
+    """Returns the sentence on the update of which rounding takes most away."""
+    most = _LEAST_STUCK
+    sentences = []
+    for path, output in figures.outputs.items():
+        share = output.unmoved or 0.0
+        if share > most and not output.vanishes:
+            most = share
+            sentences = [
+                f"Rounding takes the update away in {percent(share)} of the elements of "
+                f"{path or 'the output'}: keep it in {figures.run.wide}, or write "
+                f"{STOCHASTICALLY}."
+            ]
+    return sentences
+
+
+def _error_text(figures: Figures) -> str:
+    """Returns the sentence on how far off the outputs are."""
+    run = figures.run
+    error = figures.error
+    if math.isnan(error):
+        return f"{_wide_work_text(figures)} Nothing was run."
+    text = f"the outputs are {percent(error)} off"
+    if run.raises:
+        text = f"the program raises, and does not in {run.wide}"
+    elif math.isinf(error):
+        text = f"the outputs are not finite, and are in {run.wide}"
+        if figures.not_finite is not None:
+            text += f": {figures.not_finite.place} is the first that is not"
+    elif not error:
+        text = f"the outputs are those of {run.wide}"
+        if run.matmul_precision is not None:
+            text = _NO_PRODUCTS
+    elif run.is_of_integers:
+        text = f"{percent(error)} of the elements of the outputs differ"
+    if run.matmul_precision is not None:
+        text = f"{products_named(run.matmul_precision).begin} {text}"
+    elif run.narrow is not None:
+        text = f"in {run.narrow} {text}"
+    # What operations give one by one is not what a user runs.
+    roundings = _ROUNDINGS_OF_XLA * jnp.finfo(run.wide).eps
+    if abs(run.compiled - error) > max(_NOTABLE_DIFFERENCE * error, roundings):
+        text += f" ({percent(run.compiled)} off as XLA compiles it here)"
+    text += _range_text(figures)
+    if figures.unexamined:
+        text += f", but for what was not examined: {few_of(figures.unexamined)}"
+    return f"{text}."
+
+
+def _range_text(figures: Figures) -> str:
+    """Returns what happens where the range of a dtype is too small."""
+    scaling = figures.scaling
+    if scaling is None:
+        return ""
+    if scaling.scale < 1:
+        return f", since gradients overflow {scaling.dtype}"
+    return (
+        f", since gradients underflow {scaling.dtype}: {percent(scaling.lost)} of their "
+        f"numbers are 0, and not in {figures.run.wide}"
+    )
+
+
+def _wide_work_text(figures: Figures) -> str:
+    """Returns how much of the products runs wide."""
+    work = figures.work
+    if not work.flops:
+        return "there are no matrix products to count."
+    share = percent(work.wide)
+    return f"{share} of the operations of matrix products run wider than {work.narrow}."
+
+
+def _answer(figures: Figures) -> str:
+    """Returns, after a space, what the fix, the plan or a scaled loss does."""
+    run = figures.run
+    tolerance = run.tolerance
+    # Not of an error that is not a number.
+    if not figures.error > 0:
+        return ""
+    # What else there is would be advice that nobody needs.
+    if tolerance is not None and figures.error <= tolerance:
+        return f" That is within your {percent(tolerance)}."
+    error = figures.fixed.error
+    price = ""
+    if figures.search is not None:
+        remedy = "By the plan below"
+    elif figures.fix:
+        count = len(figures.fix)
+        lines = figures.fix[0].place if count == 1 else f"these {count} lines"
+        remedy = f"With {lines}"
+        if run.matmul_precision is not None:
+            remedy += " at a higher precision"
+        else:
+            remedy += f" in {run.wide}"
+            if figures.fixed.price > _MOST:
+                share = percent(figures.fixed.price)
+                price = f", but then {share} of the matrix products become {run.wide}"
+    elif figures.scaling is not None:
+        remedy = "With the loss scaled"
+        error = figures.scaling.error
+    # It would be a claim about lines that were not measured.
+    elif figures.unreached is None:
+        return " No line helps."
+    else:
+        return ""
+    text = f" {remedy} it is {percent(error)}{price}"
+    if tolerance is not None:
+        within = "within" if error <= tolerance else "not within"
+        text += f", {within} your {percent(tolerance)}"
+    return f"{text}."
+
+
+# The lines
 
 
 def _share_text(share: float) -> str:
@@ -59,79 +220,20 @@ def _code_text(origin: Origin | None) -> str:
     return "" if origin is None else origin.users.code
 
 
-# The answer: what computing the lines of the fix wide does
-
-
-def _answer(figures: Figures) -> str:
-    """Returns what the fix does, after a space; nothing where there is nothing to fix."""
-    tolerance = figures.run.tolerance
-    # Not of an error that is not a number.
-    if not figures.error > 0:
-        return ""
-    # Nothing to fix: what follows would be advice that nobody needs.
-    if tolerance is not None and figures.error <= tolerance:
-        return f" That is within your {percent(tolerance)}."
-    if figures.search is not None:
-        return f" By the plan below it is {percent(figures.fixed.error)}."
-    if figures.fix:
-        return f" With {_fix_text(figures)}."
-    if figures.scaling is not None:
-        return f" With the loss scaled it is {percent(figures.scaling.error)}."
-    # "No line helps" would be a claim about lines that were not measured.
-    if figures.unreached is None:
-        return " No line helps."
-    return ""
-
-
-def _fix_text(figures: Figures) -> str:
-    """Returns what the fix leaves, and whether that is small enough."""
-    run = figures.run
-    count = len(figures.fix)
-    lines = figures.fix[0].place if count == 1 else f"these {count} lines"
-    is_of_products = run.matmul_precision is not None
-    precision = "at a higher precision" if is_of_products else f"in {run.wide}"
-    text = f"{lines} {precision} it is {percent(figures.fixed.error)}"
-    if not is_of_products and figures.fixed.price > _MOST:
-        text += (
-            f", but then {percent(figures.fixed.price)} of the matrix products "
-            f"become {run.wide}"
-        )
-    if run.tolerance is not None:
-        within = "within" if figures.fixed.error <= run.tolerance else "not within"
-        text += f", {within} your {percent(run.tolerance)}"
-    return text
-
-
-def _unknown_constants(figures: Figures) -> str:
-    """Returns, after a space, which constants may have been rounded before the trace."""
-    names = [
-        f"{row.value:.6g} (within {row.within:.1g}, {place_or_inside_jax(row.origin)})"
-        for row in figures.unknown
-    ]
-    if not names:
-        return ""
-    return f" Constants of 16 bits that may have been other numbers: {few_of(names)}."
-
-
-# The lines
-
-
 def _loss_rows(figures: Figures) -> list[str]:
     """Returns the table of losses."""
     if not figures.losses:
         return []
-    table = [("part of error", "off alone", "left if wide", "line", "rounds to", "")]
+    table = [("part of error", "off alone", "left if wide", "line", "rounds to", "", "")]
     for loss in figures.losses:
-        rounds_to = ", ".join(loss.dtypes)
-        if loss.constant:
-            rounds_to += f"; {loss.constant}"
         table.append(
             (
                 _share_text(loss.share),
                 _share_text(loss.alone),
                 _share_text(loss.left),
                 loss.place,
-                rounds_to,
+                ", ".join(loss.dtypes),
+                loss.constant or "",
                 _code_text(loss.origin),
             )
         )
@@ -180,20 +282,20 @@ def _costs(figures: Figures) -> list[str]:
     # Where nothing was run, the headline says it already.
     if math.isnan(figures.error):
         return rows
-    return [f"costs: {wide_work_text(figures)}", *rows]
+    return [f"costs: {_wide_work_text(figures)}", *rows]
 
 
-# What to write
+# What to write, and what else is to be known
 
 
 def _remedies(figures: Figures) -> Iterator[str]:
     """Yields by what to scale the loss, and the plan, or what to write for the fix."""
+    wide = figures.run.wide
     scaling = figures.scaling
     if scaling is not None:
         yield (
             f"Multiply the loss by {scaling.scale:.8g}, and divide the gradients by it in "
-            f"{figures.run.wide}: {percent(scaling.error)} off. Or keep the params in "
-            f"{figures.run.wide}."
+            f"{wide}: {percent(scaling.error)} off. Or keep the params in {wide}."
         )
     if figures.search is None:
         # Lines of one call have the same remedy.
@@ -203,60 +305,26 @@ def _remedies(figures: Figures) -> Iterator[str]:
         yield from _indented(figures.search.rows())
 
 
-# What else is to be known
-
-
-def _unreached(figures: Figures) -> list[str]:
-    """Returns what was not measured in the time for lines."""
-    unreached = figures.unreached
-    if unreached is None:
-        return []
-    end = "Interrupted"
-    remedy = ""
-    if not unreached.is_interrupted:
-        end = f"Ended after {unreached.seconds:g} s"
-        remedy = " Write seconds=None (--seconds none) for all of it."
-    measured = "all lines were measured"
-    if unreached.lines:
-        were = "line was" if unreached.lines == 1 else "lines were"
-        measured = f"{unreached.lines} {were} not measured"
-        if unreached.explained:
-            measured += (
-                f", and those that were explain {percent(unreached.explained)} of the "
-                "squared error"
-            )
-    # Lines may have been tried, and the search for a fix not have come to its end.
-    fix = (
-        "No fix was found yet."
-        if math.isnan(figures.left)
-        else "The fix may be another one."
-    )
-    return [f"{end}: {measured}. {fix}{remedy}"]
-
-
 def _notes(figures: Figures) -> Iterator[str]:
-    """Yields which outputs are furthest off or of rounding alone, and what is not seen."""
+    """Yields the lines not measured, the worst outputs, and what is not seen."""
+    if figures.unreached is not None:
+        yield str(figures.unreached)
     counted = []
     vanishing = []
-
-    def error(path: str) -> float:
-        return figures.outputs[path].error
-
-    for path in sorted(figures.outputs, key=error, reverse=True):
-        names = vanishing if figures.outputs[path].vanishes else counted
-        names.append(f"{path or 'the output'} ({percent(error(path))})")
+    worst_first = sorted(
+        figures.outputs.items(), key=lambda item: item[1].error, reverse=True
+    )
+    for path, output in worst_first:
+        names = vanishing if output.vanishes else counted
+        names.append(f"{path or 'the output'} ({percent(output.error)})")
     if len(counted) >= _MANY_OUTPUTS and figures.error:
         yield f"Furthest off of {len(counted)} outputs: {few_of(counted)}."
     if vanishing:
-        how = "not counted" if counted else "counted, since there are no others"
         yield (
             f"0 but for rounding, in {figures.run.wide} as well, or made of such values, "
-            f"and {how}: {few_of(vanishing)}."
+            f"and counted only if there are no others: {few_of(vanishing)}."
         )
     if not figures.is_traced_wide and figures.run.matmul_precision is None:
         yield (
             "It does not trace with float32 arguments, so its constants count as they are."
         )
-    # Without an error the headline has it.
-    if figures.error:
-        yield from narrowing_sentences(figures.narrowed)

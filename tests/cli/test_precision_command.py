@@ -53,7 +53,7 @@ def test_ctrl_c_prints_what_there_is(command, monkeypatch):
     monkeypatch.setattr("dtypeguard._numbers.measure.Measures.alone", interrupt)
     code, out, _ = command(AVERAGE)
     assert (code, out.startswith("precision: the outputs are ")) == (1, True)
-    assert "Interrupted: 1 line was not measured" in out
+    assert "Interrupted. Lines not measured: 1;" in out
 
 
 def test_a_reference_from_a_file_or_a_function(command):
@@ -78,9 +78,9 @@ def test_a_reference_from_a_file_or_a_function(command):
         (f"{AVERAGE} --max-error 1e-3", 1, ""),
         (f"{AVERAGE} --max-error 0.5", 0, ""),
         (f"{AVERAGE} --max-error 0", 1, ""),
-        (f"{AVERAGE} --seconds 0", 0, "Ended after 0 s: 1 line was not measured"),
+        (f"{AVERAGE} --seconds 0", 0, "Ended after 0 s. Lines not measured: 1;"),
         (f"{AVERAGE} --seconds none", 0, "mine.py:8"),
-        ("precision :loss --inputs :large", 1, "not finite as written"),
+        ("precision :loss --inputs :large", 1, "the outputs are not finite"),
     ],
 )
 def test_what_it_exits_with(command, words, code, text):

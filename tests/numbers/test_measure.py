@@ -35,8 +35,8 @@ def test_of_a_line_in_a_package_the_remedy_is_what_to_give_it():
 
     x, y = 4 * normal(0, 64, 32, dtype=BF16), jax.nn.one_hot(jnp.arange(64) % 32, 32)
     report = audit_precision(loss, x, y.astype(BF16))
-    (advice,) = {line for line in str(report).splitlines() if line.startswith("Have ")}
-    assert re.fullmatch("Have optax at .* compute in float32.", advice)
+    (advice,) = {line for line in str(report).splitlines() if line.startswith("Compute ")}
+    assert re.fullmatch("Compute the call of optax at .* in float32.", advice)
     assert audit_precision(functools.partial(loss, start=F32), x, y.astype(BF16)).error == 0
 
 
@@ -85,7 +85,7 @@ def test_an_output_that_is_0_but_for_rounding_is_named_and_not_counted():
     report = audit_precision(jax.grad(attention), *args)
     assert vanishing(report) == ["['b']"]
     assert report.outputs["['k']"].error == report.error
-    assert "and not counted: ['b'] (" in str(report)
+    assert "only if there are no others: ['b'] (" in str(report)
     alone = audit_precision(lambda *args: jax.grad(attention)(*args)["k"], *args)
     assert report.error == pytest.approx(alone.error)
     assert len(report.fix) == len(alone.fix)

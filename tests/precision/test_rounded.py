@@ -24,10 +24,8 @@ X = PARAMS["w"]
 def test_a_hyperparameter_that_its_dtype_rounds_to_1_leads_the_report():
     opt = optax.inject_hyperparams(optax.adam)(1e-3)
     update = lambda grads, state: opt.update(grads, state)[0]
-    said = re.escape(
-        "args[1].hyperparams['b2'] is 1 in bfloat16, to which 0.999 rounds. So "
-    )
-    with pytest.raises(ValueError, match=f"{said}.*Policy.compute_dtype=jnp.float32"):
+    said = re.escape("args[1].hyperparams['b2'] is 1 in bfloat16, to which 0.999 rounds. ")
+    with pytest.raises(ValueError, match=f"{said}.*compute_dtype=jnp.float32.* Otherwise "):
         audit_precision(update, GRADS, opt.init(PARAMS))
     guarded = dtypeguard.guard(opt, policy=Policy(compute_dtype=F32))
     update = lambda grads, state: guarded.update(grads, state, PARAMS)[0]
@@ -81,7 +79,7 @@ def test_a_limit_of_the_dtype_is_told_as_the_program_has_it():
         lambda x: jnp.minimum(jnp.exp(x), jnp.finfo(x.dtype).max),
         jnp.linspace(1, 14, 8).astype(F16),
     ).losses
-    assert row.constant == "3.40282e+38 -> 65504"
+    assert row.constant == "3.40282347e+38 -> 65504"
 
 
 def test_a_power_of_two_is_meant_as_it_is():
@@ -98,4 +96,4 @@ def test_an_infinite_number_of_a_constant_is_rounded_to_itself():
     (loss,) = audit_precision(
         lambda x: jnp.where(x > 0.5, 0.7 * x, -jnp.inf), jnp.ones(2), narrow=F16
     ).losses
-    assert loss.constant == "0.7 -> 0.700195"
+    assert loss.constant == "0.7 -> 0.700195312"

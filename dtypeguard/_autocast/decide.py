@@ -24,6 +24,7 @@ from .._program.jaxprs import (
     Variable,
 )
 from .._program.program import CLOSED, Node
+from .._tracebacks.frames import frames_of, until_users
 from .._tracebacks.written import Written
 from .matching import PlanUse
 from .plan import ALL, Plan, PlanEntry
@@ -48,6 +49,9 @@ OWN_RULES = ("custom_jvp_call", "custom_vjp_call")
 # The plan reaches into these. Any other call keeps the types that it was traced with.
 _ENTERED_CALLS = PLAIN_CALLS | set(OWN_RULES)
 
+# The function of JAX that runs an operator of Python, such as `@`.
+_OPERATORS = ForeignNames("_forward_operator_to_aval")
+
 # Of these a plan of products says what they compute in, whatever they are given.
 DECIDED = PRODUCT_NAMES | {"convert_element_type"}
 
@@ -70,6 +74,8 @@ class PlannedType(NamedTuple):
 
 
 PlannedTypes = list[PlannedType]
+# Each value of a program asks for its type.
+_as_written = functools.cache(PlannedType)
 
 
 def by_plan(program: NumericProgram, plan: Plan) -> WidthPlan:
@@ -358,13 +364,22 @@ class ByPlan(Propagation[PlannedType]):
             # A product may follow one that asks for float32, and is not asked for itself.
             return self.visit_own(node, [])
         result = dtype
-        # Without a type in the equation nothing was asked: no second trace need be made.
-        has_type = node.eqn.params["preferred_element_type"] is not None
-        traces = node.block.traces
         # A gradient may be added up over devices.
-        if node.is_backward or (has_type and traces.sibling.asks_for_result(node.eqn)):
+        if node.is_backward or _asks_for_result(node):
             result = FLOAT32
         return self._in_dtype(node, values, dtype, result)
+
+
+def _asks_for_result(node: Node) -> bool:
+    """Returns whether the source asks for the dtype of the result of a product."""
+    eqn = node.eqn
+    if eqn.params["preferred_element_type"] is None:
+        return False
+    # JAX gives `x @ w` a type that nobody has asked for. The second trace is not made then.
+    for frame in until_users(frames_of([eqn])):
+        if _OPERATORS.are_in(frame.function):
+            return False
+    return node.block.traces.sibling.asks_for_result(eqn)
 
 
 def precision_of_product(eqn: Equation) -> str:
@@ -425,11 +440,7 @@ def _widest(value: PlannedType, var: Variable) -> PlannedType:
 
 def planned_types(values: Sequence[Any]) -> PlannedTypes:
     """Returns the types of arrays, variables or abstract values as they are."""
-    types = []
-    for value in values:
-        planned_type = PlannedType(dtype_or_none(value))
-        types.append(planned_type)
-    return types
+    return [_as_written(dtype_or_none(value)) for value in values]
 
 
 def avals_of(variables: Sequence[Variable]) -> list[Aval]:

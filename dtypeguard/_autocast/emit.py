@@ -144,12 +144,19 @@ class Emission(Walk[Leaf]):
         line = source_info_util.user_context(info.traceback, name_stack=names)
         with line, eqn.ctx.manager:
             super().add_results(node, values)
-            self._widen_shared(node.block, eqn.outvars, values)
+            # The plan has left alone what is closed: none of its values is narrow.
+            if node.rule != CLOSED:
+                self._widen_shared(node.block, eqn.outvars, values)
 
     def node(self, node, operands):
         if node.inner and not self._may_differ(node, operands):
             return self.visit_own(node, operands)
         return super().node(node, operands)
+
+    def visit_closed(self, node, values):
+        """Binds an equation whose operands have the dtypes as written."""
+        eqn = node.eqn
+        return bind(eqn, values, eqn.params)
 
     def _widen_shared(
         self, block: Block, variables: Sequence[Variable], values: dict[Variable, Leaf]
@@ -165,8 +172,6 @@ class Emission(Walk[Leaf]):
         operands = in_types(values, eqn.invars)
         return bind(eqn, operands, eqn.params)
 
-    # What the plan has left alone.
-    visit_closed = visit_own
     visit_stochastic = visit_own
     visit_custom_linear_solve = visit_own
 

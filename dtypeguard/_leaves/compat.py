@@ -53,6 +53,9 @@ def add_x64(is_needed: bool) -> contextlib.AbstractContextManager[None]:
 # keep roundings from being left out.
 HAS_NUMBERS = jax.__version_info__ >= (0, 8)
 
+# The options of XLA for CPUs have a choice of emitters.
+HAS_FUSION_EMITTERS = jax.__version_info__ < (0, 11)
+
 
 def check_release(owner: str) -> None:
     """Raises `NotImplementedError` before JAX 0.8."""

@@ -5,7 +5,6 @@ import functools
 import math
 from collections.abc import Collection, Iterator, Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -17,6 +16,7 @@ from .._leaves.dtypes import bits
 from .._leaves.leaf_type import type_or_class
 from .._leaves.table import percent
 from .._leaves.types import Args, DType, Function, Kwargs, Leaf
+from .._numbers.compiled import jit_quickly
 from .._numbers.formats import Formats
 from .._numbers.measure import LARGEST_ERROR, Inputs
 from .._numbers.plans import WidthPlan
@@ -233,7 +233,7 @@ class Curve:
         widths = by_plan(self._program, plan)
         if plan.loss_scale is None:
             emit = Emitter(plan).emit_as_returned
-            function = jax.jit(
+            function = jit_quickly(
                 functools.partial(emit, self._program.jaxpr, self._prepared.traced.traces)
             )
         else:

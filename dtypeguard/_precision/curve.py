@@ -186,7 +186,10 @@ class Curve:
     def worst_rows(self) -> Iterator[str]:
         """Yields the narrow lines that lose most alone."""
         for part in sorted(self._parts, key=self._alone, reverse=True)[:_WORST]:
-            yield f"  {percent(self._alone(part))}  {part.line}"
+            error = self._alone(part)
+            # That of a line for which no run was left is 0.
+            if error:
+                yield f"  {percent(error)}  {part.line}"
 
     # What is run
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from dtypeguard._precision.curve import check_call
+from dtypeguard._precision.planned import PlannedInputs
 from dtypeguard.testing import check_precision
 from tests.support.helpers import needs_numbers
 from tests.support.trained import TEXT, written
@@ -87,6 +89,13 @@ def test_a_check_that_fails_names_error_tolerance_and_lines(path, tmp_path):
     assert "these lines lose most alone" in text
     assert "train.py:forward: jnp.tanh(norm(x) @ w)" in text
     assert "p - 0.1 * g" not in text
+
+
+def test_a_check_names_no_line_that_it_never_ran(path, tmp_path):
+    module = written(tmp_path)
+    inputs = PlannedInputs(budget=1)
+    found = check_call(module.step, module.inputs(), {}, path, 1e-4, inputs, lambda _: None)
+    assert sum("%  train.py" in note for note in found.notes) == 1
 
 
 def test_what_is_held_out_is_within_it_too(path, tmp_path):

@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from .._leaves.dtypes import bits
-from .._leaves.types import DType, Leaf
-from .._program.jaxprs import Arrays
+from .._leaves.dtypes import bits, kind
+from .._leaves.types import DType, Equation, Leaf
+from .._program.jaxprs import PRODUCTS, Arrays
 from .._program.program import Node
 from . import primitives
 from .evaluate import (
@@ -24,7 +25,7 @@ from .evaluate import (
     unchanged_dtype,
 )
 from .formats import Formats, product
-from .host import cast_on_host, computed_on_host
+from .host import cast_on_host, computed_on_host, host_array
 from .plans import ROUNDED, WIDE, WRITTEN, Computes
 from .primitives import Results, is_inexact
 from .program import NumericProgram
@@ -67,21 +68,50 @@ def wide_form(value: Value) -> Leaf:
 
 # To call what JAX has compiled takes a third as long as to bind a primitive.
 _compiled_cast = jax.jit(as_dtype, static_argnums=1)
+_compiled_rounding = jax.jit(rounded_as)
+# Each as written rounds its exact result, and no more.
+_ROUNDED_ONCE = frozenset(["add", "add_any", "sub", "mul", "sqrt", "square"])
 _COMPILED: dict[object, Evaluator] = {}
 _MOST_COMPILED = 4096
 
 
-def _compiled_equation(key: object, run: Evaluator) -> Evaluator:
-    """Returns an evaluator, compiled once for all programs that compute the same."""
+def _compiled(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Results:
+    """Returns the results of an equation that is compiled once for all programs."""
+    key, run = binding(eqn, dtype_of)
     if len(_COMPILED) > _MOST_COMPILED:
         # A search over many programs would fill the memory.
         _COMPILED.clear()
     try:
         if key not in _COMPILED:
             _COMPILED[key] = jax.jit(run)
-        return _COMPILED[key]
+        run = _COMPILED[key]
     except TypeError:  # a parameter has no hash
-        return run
+        pass
+    return run(*operands)
+
+
+def _in_single_precision(array: Leaf) -> Leaf | None:
+    """Returns an operand of 16 bits in float32, on a CPU; None for others."""
+    if bits(array.dtype) != 16:
+        return None
+    return cast_on_host(array, _float32(array.dtype))
+
+
+def _float32(dtype: DType) -> DType:
+    return np.dtype("float32")
+
+
+def _rounded_as(*arrays: Leaf | None) -> Leaf:
+    """Returns what `rounded_as` does: on the host if all arrays are there, or compiled."""
+    host_arrays = []
+    for array in arrays:
+        on_host = array
+        if array is not None:
+            on_host = host_array(array)
+            if on_host is None:
+                return _compiled_rounding(*arrays)
+        host_arrays.append(on_host)
+    return rounded_as(*host_arrays)
 
 
 class Rule(NamedTuple):
@@ -254,9 +284,14 @@ class Arithmetic:
         results = computed_on_host(eqn, operands, dtype_of)
         if results is not None:
             return results
-        key, run = binding(eqn, dtype_of)
-        compiled = _compiled_equation(key, run)
-        return compiled(*operands)
+        dtype = dtype_of(eqn.outvars[0].aval.dtype)
+        if node.name in PRODUCTS and dtype.itemsize <= 4:
+            in_single = [_in_single_precision(operand) for operand in operands]
+            # So does XLA, which takes ten times as long to compile it with the casts.
+            if not any(array is None for array in in_single):
+                results = _compiled(eqn, in_single, _float32)
+                return [self.settled(results[0], dtype)]
+        return _compiled(eqn, operands, dtype_of)
 
     def _only_rounds(self, node: Node) -> bool:
         """Returns whether nothing computes an equation in the narrow dtype."""
@@ -271,20 +306,40 @@ class Arithmetic:
         """Returns the wide results, rounded as the equation rounds as written."""
         rule = self.rule(WRITTEN)
         narrow = self._operands(node, operands, rule)
-        written = self._evaluated(node, narrow, WRITTEN)
         exact = self._evaluated(node, operands, WIDE)
         # In wide types of operands as written: what the equation itself rounds is the
         # difference to this.
         wide_rule = self.rule(WIDE)
         widened = self._operands(node, narrow, wide_rule)
         from_narrow = self._evaluated(node, widened, WIDE)
+        if self._rounds_once(node):
+            dtype = rule.makes(node.eqn.outvars[0].aval.dtype)
+            written = self._round_trip(from_narrow[0], dtype)
+            rounded = self._round_trip(exact[0], dtype)
+            return [_rounded_as(written, exact[0], rounded, from_narrow[0], None)]
         results = []
-        for array, result, narrow_result in zip(written, exact, from_narrow):
+        all_written = self._evaluated(node, narrow, WRITTEN)
+        for array, result, narrow_result in zip(all_written, exact, from_narrow):
             if is_inexact(result):
                 fenced = self._fenced(array)
-                result = rounded_as(fenced, result, narrow_result)
+                written = self.settled(fenced, result.dtype)
+                rounded = self._round_trip(result, array.dtype)
+                as_narrow = self._round_trip(narrow_result, array.dtype)
+                result = _rounded_as(written, result, rounded, narrow_result, as_narrow)
             results.append(result)
         return results
+
+    def _rounds_once(self, node: Node) -> bool:
+        """Returns whether an equation as written rounds its exact result, and no more."""
+        dtype = self.formats.written(node.eqn.outvars[0].aval.dtype)
+        return node.name in _ROUNDED_ONCE and kind(dtype) == "float" and bits(dtype) > 8
+
+    def _round_trip(self, array: Leaf, dtype: DType) -> Leaf:
+        """Returns a wide array rounded to a narrow dtype."""
+        if self.is_traced:
+            return round_to(array, dtype)
+        narrow = self.settled(array, dtype)
+        return self.settled(narrow, array.dtype)
 
     def _fenced(self, array: Leaf) -> Leaf:
         """Returns an array; if it is narrow, XLA shall not keep it wide."""

@@ -18,6 +18,7 @@ from .._leaves.types import DType, Equation, Jaxpr, Leaf
 from .._program.jaxprs import Arrays, open_jaxpr, value_kind
 from .._program.program import Block
 from .._program.walk import Walk
+from .arrays import numpy_for
 from .primitives import Results
 
 DtypeOf = Callable[[DType], DType]
@@ -202,30 +203,37 @@ class RetypedWalk(Walk[Leaf]):
         return evaluate(node.eqn, operands, self.dtype_of)
 
 
-@jax.jit
-def rounded_as(narrow: Leaf, exact: Leaf, from_narrow: Leaf) -> Leaf:
+def rounded_as(
+    written: Leaf, exact: Leaf, rounded: Leaf, from_narrow: Leaf, as_narrow: Leaf | None
+) -> Leaf:
     """Returns a wide result, rounded as the program rounds its own.
 
     Where the program rounds nothing, as where it takes a state apart, nothing is rounded:
     the digits that a narrow result has lost were lost at the lines before.
+
+    Args:
+        written: the result of the program, for operands as written.
+        exact: the wide result.
+        rounded: the same, rounded.
+        from_narrow: the wide result for operands as written.
+        as_narrow: the same, rounded; None if that is what the program makes.
     """
-    rounded = round_to(exact, narrow.dtype)
-    as_narrow = round_to(from_narrow, narrow.dtype)
-    written = lax.convert_element_type(narrow, exact.dtype)
-    # The program may do more than round: bfloat16 sums, for example. That is added, but
-    # for the sign's sake no more than half of the value: a variance stays positive. What
-    # an earlier line has lost is not this one's to add.
-    addition = written - as_narrow
-    is_finite = jnp.isfinite(addition)
-    addition = jnp.where(is_finite, addition, 0)
-    if kind(exact.dtype) != "complex":
-        half = 0.5 * abs(rounded)
-        addition = lax.clamp(-half, addition, half)
-    is_same_number = rounded == as_narrow
-    with_addition = rounded + addition
-    changed = jnp.where(is_same_number, written, with_addition)
+    numpy = numpy_for(exact)
+    if as_narrow is not None:
+        # The program may do more than round: bfloat16 sums, for example. That is added,
+        # but for the sign's sake no more than half of the value: a variance stays
+        # positive. What an earlier line has lost is not this one's to add.
+        addition = written - as_narrow
+        is_finite = numpy.isfinite(addition)
+        addition = numpy.where(is_finite, addition, 0)
+        if kind(exact.dtype) != "complex":
+            half = 0.5 * abs(rounded)
+            addition = numpy.clip(addition, -half, half)
+        is_same_number = rounded == as_narrow
+        with_addition = rounded + addition
+        rounded = numpy.where(is_same_number, written, with_addition)
     rounds_nothing = written == from_narrow
-    return jnp.where(rounds_nothing, exact, changed)
+    return numpy.where(rounds_nothing, exact, rounded)
 
 
 def round_to(array: Leaf, dtype: DType) -> Leaf:

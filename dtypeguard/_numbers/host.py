@@ -49,13 +49,13 @@ def computed_on_host(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Resu
         name = "square"
     if name not in ON_HOST:
         return None
-    arrays = [_host_array(operand) for operand in operands]
+    arrays = [host_array(operand) for operand in operands]
     if any(array is None for array in arrays):
         return None
     if name in _UFUNCS:
-        result = _rounded_once(_UFUNCS[name], arrays)
+        result = _elementwise(_UFUNCS[name], arrays)
     elif name in _MOVES:
-        result = _MOVES[name](eqn, arrays[0])
+        result = _MOVES[name](eqn, *arrays)
     else:
         dtype = dtype_of(eqn.params["new_dtype"])
         result = cast_on_host(arrays[0], dtype)
@@ -64,7 +64,7 @@ def computed_on_host(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Resu
     return [result]
 
 
-def _host_array(array: Leaf) -> Leaf | None:
+def host_array(array: Leaf) -> Leaf | None:
     """Returns an array of numbers in NumPy's memory; None if it is on another device."""
     if isinstance(array, np.ndarray):
         return array
@@ -81,7 +81,7 @@ def _host_array(array: Leaf) -> Leaf | None:
 
 def cast_on_host(value: Leaf, dtype: DType) -> Leaf | None:
     """Returns a value in a dtype; None where XLA has other numbers, or has to cast it."""
-    array = _host_array(value)
+    array = host_array(value)
     dtypes = [value.dtype, dtype]
     if array is None or not _CAST_ALIKE.issuperset(dtypes):
         return None
@@ -107,14 +107,31 @@ def _has_tiny(array: np.ndarray) -> np.bool_:
     return sizes[is_small].any()
 
 
-def _rounded_once(ufunc: Callable[..., Any], arrays: list[Any]) -> Leaf | None:
+def _elementwise(ufunc: Callable[..., Any], arrays: list[Any]) -> Leaf | None:
     """Returns the result of an elementwise function; None where XLA has another."""
     dtype = arrays[0].dtype
-    if kind(dtype) != "float" or dtype.itemsize == 1:
+    if dtype not in _CAST_ALIKE:
         return None
-    # XLA divides by what it repeats with a reciprocal.
-    if ufunc is np.divide and arrays[0].shape != arrays[1].shape:
+    is_division = ufunc is np.divide
+    if kind(dtype) == "int" and not is_division:
+        return np.asarray(ufunc(*arrays))
+    if kind(dtype) != "float":
         return None
+    # XLA multiplies by the reciprocal of what it repeats, but for bfloat16.
+    if not is_division or dtype == jnp.bfloat16:
+        return _rounded_once(ufunc, arrays)
+    if arrays[1].size == np.broadcast(*arrays).size:
+        return _rounded_once(ufunc, arrays)
+    ones = np.ones_like(arrays[1])
+    reciprocal = _rounded_once(ufunc, [ones, arrays[1]])
+    if reciprocal is None:
+        return None
+    return _rounded_once(np.multiply, [arrays[0], reciprocal])
+
+
+def _rounded_once(ufunc: Callable[..., Any], arrays: list[Any]) -> Leaf | None:
+    """Returns the exact result rounded to the dtype; None where XLA has 0 for a number."""
+    dtype = arrays[0].dtype
     # What is rounded to float32 first is rounded to 16 bits as if it were exact.
     wide_dtype = np.promote_types(dtype, np.float32)
     wide_arrays = [array.astype(wide_dtype, copy=False) for array in arrays]
@@ -144,11 +161,18 @@ def _broadcast(eqn: Equation, array: np.ndarray) -> np.ndarray:
     return np.broadcast_to(array.reshape(sizes), shape)
 
 
-# These return the numbers of one operand in other places.
+def _select(eqn: Equation, which: np.ndarray, *cases: np.ndarray) -> np.ndarray | None:
+    if which.dtype != bool:
+        return None
+    return np.where(which, *reversed(cases))
+
+
+# These return the numbers of their operands in other places.
 _MOVES: dict[str, Callable[..., Leaf | None]] = {
     "reshape": _reshape,
     "squeeze": _reshape,
     "transpose": _transpose,
     "broadcast_in_dim": _broadcast,
+    "select_n": _select,
 }
 ON_HOST = frozenset([*_UFUNCS, *_MOVES, "convert_element_type"])

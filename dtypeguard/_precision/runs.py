@@ -183,21 +183,24 @@ class Runs:
                 vanishing.append(number)
         return vanishing
 
+    @np.errstate(over="ignore")  # of a cast
     def unmoved(self, number: int) -> float | None:
         """Returns the share of the elements of an update that do not move.
 
         An element does not that is the input again as written, and another number in wide
         types. None of an output that is no input with an update.
         """
-        after = self.written[number]
-        exact = self.own.exact[number]
+        # On the host, where nothing is compiled.
+        after = np.asarray(self.written[number])
+        exact = np.asarray(self.own.exact[number])
         shares = []
         for place in self.updated.get(number, ()):
-            before = self.own.arrays[place]
+            before = np.asarray(self.own.arrays[place])
             moves = exact != before.astype(exact.dtype)
             stays = after == before.astype(after.dtype)
             # An update that moves nothing in wide types has lost nothing.
-            shares.append(float(jnp.sum(moves & stays) / max(jnp.sum(moves), 1)))
+            share = np.sum(moves & stays) / max(np.sum(moves), 1)
+            shares.append(float(share))
         return max(shares, default=None)
 
     # With lines wide

@@ -12,10 +12,12 @@ from tests.support.helpers import set_x64
 
 _FUNCTIONS = [
     lax.add,
+    lambda a, b: lax.mul(a.view(np.int16), b.view(np.int16)),
     lax.sub,
     lax.mul,
     lax.div,
-    lambda a, b: lax.div_p.bind(a.reshape(7, -1), b[:7].reshape(7, 1)),
+    lambda a, b: lax.div_p.bind(a[:1], b),
+    lambda a, b: lax.select(a > b, a, b),
     lax.max,
     lax.min,
     lax.eq,
@@ -60,6 +62,19 @@ def _numbers(dtype, seed):
 def test_numpy_has_the_bits_of_xla(name):
     operands = _numbers(jnp.dtype(name), 0), _numbers(jnp.dtype(name), 1)
     _check_equations(_FUNCTIONS, operands)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("divisors", [(), (7, 1), (1, 200)])
+def test_by_what_is_repeated_xla_divides_with_a_reciprocal(name, divisors):
+    numbers = _numbers(jnp.dtype(name), 0).reshape(7, 200)
+    divisor = numbers.ravel()[: np.prod(divisors, dtype=int)].reshape(divisors)
+    jaxpr = jax.make_jaxpr(lax.div_p.bind)(numbers, divisor)
+    with np.errstate(all="ignore"):
+        (result,) = computed_on_host(jaxpr.eqns[0], [numbers, divisor], unchanged_dtype)
+    expected = np.asarray(jax.jit(lax.div_p.bind)(numbers, divisor))
+    result = result.astype(np.float64)
+    np.testing.assert_array_equal(result, expected.astype(np.float64))
 
 
 def test_what_is_smaller_than_the_normal_numbers_is_0_to_xla():

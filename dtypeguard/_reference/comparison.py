@@ -18,9 +18,8 @@ from .._program.jaxprs import Arrays, value_kind
 from .divergence import divergence
 from .judge import Judge
 
-# The path of the only output, where a file or a dict needs one.
+# The name of the only output; others have their path as a name.
 _ONLY = "out"
-
 
 # The fields of a report that a comparison fills.
 _Fields = dict[str, Any]
@@ -30,9 +29,12 @@ def comparison(
     reference: PyTree, subject: Subject, traced: Traced, formats: Formats
 ) -> Callable[[Arrays], _Fields]:
     """Checks a reference, and returns the function that compares the two on some arrays."""
+    names = _names_of(traced)
     avals = _numbers_of(traced)
+    references = {}
+    function = None
     # Before anything runs, which may take long.
-    if _is_function(reference, traced.outputs):
+    if _is_function(reference, names):
         function = subject.traced(reference)
         _check_outputs(
             f"reference={shown(reference)}",
@@ -41,42 +43,41 @@ def comparison(
             "Write a function around it that returns the same tree, of the same shapes.",
         )
         order = _in_order(traced, avals)
+    else:
+        array_of_name = _arrays_of(reference, names, avals)
+        order = _in_order(traced, array_of_name)
+        for n in order:
+            name = names[n]
+            references[n] = array_of_name[name]
 
-        def compare_function(arrays):
-            judge = Judge(traced, arrays, formats)
-            other_judge = Judge(function, arrays, formats)
-            differences = []
-            wrong = []
-            for n in order:
-                difference = judge.judge_function(n, other_judge)
-                differences.append(difference)
-                if difference.verdict == "differs":
-                    wrong.append(n)
-            where = None
-            if wrong:
-                where = divergence(judge, other_judge, wrong)
-            return {"differences": tuple(differences), "divergence": where}
-
-        return compare_function
-    array_of_path = _arrays_of(reference, traced.outputs, avals)
-    references = {}
-    for n in _in_order(traced, array_of_path):
-        path = traced.outputs[n]
-        references[n] = array_of_path[path]
-
-    def compare_arrays(arrays):
+    def compare(arrays):
         judge = Judge(traced, arrays, formats)
-        return {"differences": judge.judge_arrays(references)}
+        if function is None:
+            return {"differences": judge.judge_arrays(references)}
+        other_judge = Judge(function, arrays, formats)
+        differences = []
+        where = None
+        for n in order:
+            difference = judge.judge_function(n, other_judge)
+            differences.append(difference)
+            if where is None and difference.verdict == "differs":
+                where = divergence(judge, other_judge, n)
+        return {"differences": tuple(differences), "divergence": where}
 
-    return compare_arrays
+    return compare
+
+
+def _names_of(function: Traced) -> list[str]:
+    """Returns the names of the outputs of a function."""
+    return [path or _ONLY for path in function.outputs]
 
 
 def _numbers_of(function: Traced) -> dict[str, Aval]:
-    """Returns the outputs of a function that are numbers, by path."""
+    """Returns the outputs of a function that are numbers, by name."""
     avals = {}
-    for path, aval in zip(function.outputs, function.program.out_avals):
+    for name, aval in zip(_names_of(function), function.program.out_avals):
         if value_kind(aval) is not None:
-            avals[path] = aval
+            avals[name] = aval
     return avals
 
 
@@ -87,13 +88,13 @@ def _shapes_of(arrays: Mapping[str, Aval | np.ndarray]) -> dict[str, str]:
     return shapes
 
 
-def _in_order(traced: Traced, paths: Collection[str]) -> list[int]:
+def _in_order(traced: Traced, names: Collection[str]) -> list[int]:
     """Returns the numbers of some outputs in the order in which a program computes them."""
     # Where another computation begins, all that follows differs: the first output tells.
     graph = Graph(traced.program)
     places = {}
-    for n, path in enumerate(traced.outputs):
-        if path in paths:
+    for n, name in enumerate(_names_of(traced)):
+        if name in names:
             output = graph.outputs[n]
             origins = graph.origins(output)
             # Values are numbered in order.
@@ -101,34 +102,32 @@ def _in_order(traced: Traced, paths: Collection[str]) -> list[int]:
     return sorted(places, key=lambda n: places[n])
 
 
-def _is_function(reference: PyTree, paths: Sequence[str]) -> bool:
+def _is_function(reference: PyTree, names: Sequence[str]) -> bool:
     """Returns whether a reference is a function; a tree of outputs may be callable too."""
     if not callable(reference):
         return False
-    # A function is a leaf itself, at the path of an only output.
-    leaves = _by_path_text(reference).keys() - {""}
-    return leaves.isdisjoint(paths)
+    leaves = _by_path_text(reference)
+    return leaves.keys().isdisjoint(names)
 
 
 def _arrays_of(
-    reference: PyTree, paths: Sequence[str], avals: Mapping[str, Aval]
+    reference: PyTree, names: Sequence[str], avals: Mapping[str, Aval]
 ) -> dict[str, np.ndarray]:
-    """Returns the arrays of a reference by path."""
+    """Returns the arrays of a reference by name."""
     arrays = {}
     unknown = {}
-    for path, leaf in _leaves(reference, paths).items():
-        if path in avals:
-            aval = avals[path]
-            arrays[path] = _array(path, leaf, aval)
-        elif path not in paths:
-            unknown[path] = "given"
+    for name, leaf in _leaves(reference, names).items():
+        if name in avals:
+            aval = avals[name]
+            arrays[name] = _array(name, leaf, aval)
+        elif name not in names:
+            unknown[name] = "given"
     shapes = _shapes_of(avals)
-    for path in avals.keys() - arrays.keys():
+    for name in avals.keys() - arrays.keys():
         # What a function changes in place may be left out.
-        if path.startswith(("[1]", "[2]")):
-            del shapes[path]
-    first_path = min(shapes, default="")
-    first_name = _output_name(first_path)
+        if name.startswith(("[1]", "[2]")):
+            del shapes[name]
+    first_name = min(shapes, default=_ONLY)
     advice = (
         "Give it a tree shaped as what the function returns, or a dict of arrays by path: "
         f"reference={{{first_name!r}: array, ...}}."
@@ -141,13 +140,12 @@ def _arrays_of(
 def _check_outputs(
     subject: str, own_shapes: Mapping[str, str], shapes: Mapping[str, str], advice: str
 ) -> None:
-    """Checks the outputs of a reference against those of the function, by path."""
+    """Checks the outputs of a reference against those of the function, by name."""
     rows = []
-    for path in {**shapes, **own_shapes}:
-        own_shape = own_shapes.get(path, "missing")
-        shape = shapes.get(path, "none")
+    for name in {**shapes, **own_shapes}:
+        own_shape = own_shapes.get(name, "missing")
+        shape = shapes.get(name, "none")
         if own_shape != shape:
-            name = _output_name(path)
             expected = f"the function has {shape}"
             rows.append((name, own_shape, expected))
     if not rows:
@@ -158,21 +156,19 @@ def _check_outputs(
     raise ValueError(f"{table}\n{advice}")
 
 
-def _leaves(reference: PyTree, paths: Sequence[str]) -> dict[str, Leaf]:
-    """Returns the leaves of a reference by path."""
+def _leaves(reference: PyTree, names: Sequence[str]) -> dict[str, Leaf]:
+    """Returns the leaves of a reference by name."""
     if not isinstance(reference, Mapping):
         # Of the only output also a list of numbers.
-        if "" in paths:
-            return {"": reference}
+        if _ONLY in names:
+            return {_ONLY: reference}
         return _by_path_text(reference)
-    # A dict is the tree itself, or has paths as its keys.
+    # A dict is the tree itself, or has names as its keys.
     leaves = _by_path_text(dict(reference))
-    if leaves.keys().isdisjoint(paths):
+    if leaves.keys().isdisjoint(names):
         leaves = {}
-        for path, leaf in reference.items():
-            leaves[str(path)] = leaf
-        if _ONLY in leaves:
-            leaves[""] = leaves.pop(_ONLY)
+        for name, leaf in reference.items():
+            leaves[str(name)] = leaf
     return leaves
 
 
@@ -183,9 +179,8 @@ def _by_path_text(tree: PyTree) -> dict[str, Leaf]:
     return leaves
 
 
-def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
+def _array(name: str, leaf: Leaf, aval: Aval) -> np.ndarray:
     """Returns a leaf of a reference as an array of numbers."""
-    name = _output_name(path)
     wrong = f"audit_precision got {shown(leaf)} in the reference at {name}"
     array = np.asarray(leaf)
     family = value_kind(array)
@@ -200,9 +195,3 @@ def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
         return array
     dtype = np.promote_types(aval.dtype, float)
     return array.astype(dtype)
-
-
-def _output_name(path: str) -> str:
-    if path:
-        return path
-    return _ONLY

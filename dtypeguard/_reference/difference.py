@@ -8,9 +8,6 @@ from typing import NamedTuple
 from .._leaves.table import percent
 from .._source.origin import Origin
 
-# Of reasons in a report.
-_MOST_LINES = 4
-
 
 class Difference(NamedTuple):
     """How an output of a program differs from that of a reference, and why.
@@ -69,43 +66,39 @@ class Divergence(NamedTuple):
     """Where two programs begin to differ by more than rounding.
 
     Attributes:
-        program: the first line of the program whose results the reference has not; if no
-            line of the reference corresponds, the last whose results it has. None if no
-            line outside JAX leads to it.
-        reference: the line of the reference that takes the same values instead; None if
-            none is known to correspond.
-        apart: how far their results are from each other, relative to the program's, in
-            wide types; estimated from sketches of both. Not a number without a line.
+        program: the first line of the program, on the way to the first output that differs,
+            whose results the reference has not. None if no line outside JAX leads there.
+        reference: the first line of the reference whose results the program has not.
+        apart: how far these outputs are from each other in float64, relative to the
+            program's.
     """
 
-    program: Origin | None = None
-    reference: Origin | None = None
-    apart: float = math.nan
+    program: Origin | None
+    reference: Origin | None
+    apart: float
 
     def __str__(self) -> str:
-        begin = "The two are equal but for rounding up to"
-        if math.isnan(self.apart):
-            last = "their inputs"
-            if self.program is not None:
-                last = _line(self.program)
-            return f"{begin} the results of {last}; what follows does not correspond."
         return (
-            f"{begin} {_line(self.program)}; there the reference has "
-            f"{_line(self.reference)}, {percent(self.apart)} apart."
+            f"The two are equal but for rounding up to {_line(self.program)}; there the "
+            f"reference has {_line(self.reference)}."
         )
 
 
 def _line(origin: Origin | None) -> str:
     if origin is None:
-        return "a line inside JAX"
+        return "an input or a line inside JAX"
     code = origin.users.code
     if code:
         return f"{origin.place} (`{code}`)"
     return origin.place
 
 
-# The more serious, the later.
-_VERDICTS = ("rounding", "undecidable", "differs")
+# What rounding does to a difference, by the verdict; the more serious, the later.
+_SAYS = {
+    "rounding": "rounding explains it",
+    "undecidable": "rounding explains {}, and hides whether it is another computation",
+    "differs": "rounding explains {}: another computation",
+}
 _AS_FUNCTION = "give it as a function: then the report names the first lines that differ."
 
 
@@ -119,17 +112,13 @@ def headline_of(differences: Sequence[Difference]) -> str:
     if not worst.error:
         return "the reference has the same numbers."
     explained = percent(worst.rounding)
-    says = "rounding explains it"
-    if worst.verdict == "undecidable":
-        says = f"rounding explains {explained}, and hides whether it is another computation"
-    elif worst.verdict == "differs":
-        says = f"rounding explains {explained}: another computation"
+    says = _SAYS[worst.verdict].format(explained)
     error = percent(worst.error)
     head = f"the reference differs by {error}"
-    verdicts = [difference.verdict for difference in differences]
-    total = len(verdicts)
+    total = len(differences)
     if total == 1:
         return f"{head}; {says}."
+    verdicts = [difference.verdict for difference in differences]
     count = verdicts.count(worst.verdict)
     outputs = f"{count} of {total} outputs"
     return f"{head} in {worst.name}; {says} in {outputs}."
@@ -137,7 +126,8 @@ def headline_of(differences: Sequence[Difference]) -> str:
 
 def _weight(difference: Difference) -> tuple[int, float]:
     """Returns what orders outputs by how much they tell."""
-    weight = _VERDICTS.index(difference.verdict)
+    verdicts = list(_SAYS)
+    weight = verdicts.index(difference.verdict)
     # Where another computation begins, later outputs differ as well: the first one tells.
     if difference.verdict == "differs":
         return weight, 0.0
@@ -156,31 +146,25 @@ def details_of(
     if not differences:
         return []
     worst = max(differences, key=_weight)
-    is_only = len(differences) == 1
     lines = []
     if worst.verdict != "rounding" and worst.at is not None:
-        sentence = _sentence(worst, worst.place, is_only)
+        sentence = _sentence(worst, worst.place)
+        lines.append(sentence)
+    if worst.reason:
+        sentence = _sentence(worst, worst.reason)
         lines.append(sentence)
     hiding = []
     for difference in differences:
-        if difference.reason:
-            sentence = _sentence(difference, difference.reason, is_only)
-            lines.append(sentence)
-            continue
-        if difference.verdict != "rounding":
-            continue
         # A float32 program is seldom run in float64 to know.
-        if difference.shows_in == "float32":
+        if difference.verdict == "rounding" and difference.shows_in == "float32":
             hiding.append(difference)
-    # The verdicts of all outputs are in `differences`; a report is to be read.
-    lines = lines[:_MOST_LINES]
     if hiding:
         most = max(hiding, key=attrgetter("rounding"))
         hidden = percent(most.rounding)
         text = (
             f"rounding would hide a difference of up to {hidden}; in float32 it would show"
         )
-        sentence = _sentence(most, text, is_only)
+        sentence = _sentence(most, text)
         lines.append(sentence)
     if divergence is not None:
         lines.append(str(divergence))
@@ -189,7 +173,7 @@ def details_of(
             f"In the order of the program, {worst.name} is the first output that differs. "
             "To find the line,"
         )
-        if is_only:
+        if len(differences) == 1:
             where = (
                 "To find where, return activations as well and give those of the "
                 "reference, or"
@@ -199,10 +183,9 @@ def details_of(
     return lines
 
 
-def _sentence(difference: Difference, text: str, is_only: bool) -> str:
-    if not is_only:
-        output = difference.output
+def _sentence(difference: Difference, text: str) -> str:
+    output = difference.output
+    if output:
         text = f"in {output}, {text}"
     first = text[0].upper()
-    rest = text[1:]
-    return f"{first}{rest}."
+    return f"{first}{text[1:]}."

@@ -139,9 +139,7 @@ class Judge:
     def _measure_bound(self, formats: Formats) -> Bound:
         """Runs the program in some dtypes and in float64, on inputs rounded otherwise."""
         is_device = formats.products is not None
-        dtype = formats.narrow
-        if dtype is None:
-            dtype = self._narrow
+        dtype = formats.narrow or self._narrow
         # A device rounds nothing of the source.
         samples = [self._sizes_of_source(dtype)]
         if is_device:
@@ -169,7 +167,8 @@ class Judge:
 
     def _sizes_of_source(self, dtype: np.dtype) -> np.ndarray:
         """Returns how far numbers of the source, in a dtype, take each output."""
-        eps = min(_eps(dtype), _eps(_SINGLE_DTYPE))
+        eps_of_single = _eps(_SINGLE_DTYPE)
+        eps = min(_eps(dtype), eps_of_single)
         moved = []
         for output in self.truth:
             # Integers have no digits to lose.
@@ -197,9 +196,10 @@ class Judge:
         return tuple(differences.values())
 
     def _judge_array(self, n: int, array: np.ndarray) -> Difference:
+        output = self.outputs[n]
         ratio = self._ratio(self._written, n, array)
         if ratio <= _EXPLAINS:
-            difference = self._difference(n, array, ratio)
+            difference = self._difference(n, output, array, self._written, ratio)
             # The rounding of the program itself may hide as much.
             if is_inexact(self.truth[n]):
                 return difference._replace(shows_in=self._shows_in)
@@ -212,7 +212,7 @@ class Judge:
             bound = self._bound_in(dtype)
             ratio_in_dtype = self._ratio(bound, n, array)
             ratio = min(ratio, ratio_in_dtype)
-        return self._difference(n, array, ratio)
+        return self._difference(n, output, array, self._written, ratio)
 
     def judge_function(self, n: int, reference: "Judge") -> Difference:
         """Returns the verdict on another function, which runs in float64 as well."""
@@ -220,21 +220,19 @@ class Judge:
         if self._is_short:
             bound = self._bound_in(_SINGLE_DTYPE)
         truth = reference.truth[n]
-        output = reference.outputs[n]
         ratio = self._ratio(bound, n, truth)
-        difference = self._difference(n, output, ratio)
-        distance, _ = _size(self.truth[n], truth)
-        explains = bound.explains(n)
-        hides = self._written.explains(n)
-        if difference.verdict == "rounding":
+        own_truth = self.truth[n]
+        exact = self._difference(n, own_truth, truth, bound, ratio)
+        output = self.outputs[n]
+        own_output = reference.outputs[n]
+        difference = self._difference(n, output, own_output, self._written, ratio)
+        # Where the program itself rounds as much, its own figures do not tell.
+        tells = exact.rounding < exact.error <= difference.rounding
+        if exact.verdict == "rounding" or not tells:
             return difference
-        if not explains < distance <= hides:
-            return difference
-        apart = self._relative(n, distance, truth)
-        explained = self._relative(n, explains, truth)
         reason = (
-            f"in float64 they are {percent(apart)} apart, where rounding in float32 "
-            f"explains {percent(explained)}"
+            f"in float64 they are {percent(exact.error)} apart, where rounding in float32 "
+            f"explains {percent(exact.rounding)}"
         )
         return difference._replace(reason=reason, shows_in=self._shows_in)
 
@@ -243,9 +241,7 @@ class Judge:
 
         "" if none does.
         """
-        if self._formats.products is not None:
-            return ""
-        if not arrays:
+        if self._formats.products is not None or not arrays:
             return ""
         for device in _JUDGED_DEVICES:
             products = products_named(device)
@@ -290,15 +286,21 @@ class Judge:
         output = self.truth[n]
         if not is_inexact(output):  # the mean of squares that are 0 or 1
             return float(size**2)
-        for array in (reference, output):
-            norm = _norm(array)
-            if norm:
-                return float(size / norm)
         # Nothing is relative to zeros.
-        return float(size)
+        norm = _norm(reference) or _norm(output) or 1.0
+        return float(size / norm)
 
-    def _difference(self, n: int, reference: np.ndarray, ratio: float) -> Difference:
-        """Returns the verdict of a ratio, with the figures of the output as written."""
+    def apart(self, n: int, reference: "Judge") -> float:
+        """Returns how far an output is from that of another function, in float64."""
+        truth = self.truth[n]
+        reference_truth = reference.truth[n]
+        distance, _ = _size(truth, reference_truth)
+        return self._relative(n, distance, truth)
+
+    def _difference(
+        self, n: int, output: np.ndarray, reference: np.ndarray, bound: Bound, ratio: float
+    ) -> Difference:
+        """Returns the verdict of a ratio, with the figures of an output."""
         verdict = "differs"
         shows_in = None
         if ratio <= _EXPLAINS:
@@ -306,9 +308,8 @@ class Judge:
         elif ratio <= _DIFFERS_FROM:
             verdict = "undecidable"
             shows_in = self._shows_in
-        output = self.outputs[n]
         error, _ = _size(output, reference)
-        explained = self._written.explains(n)
+        explained = bound.explains(n)
         difference = Difference(
             output=self._traced.outputs[n],
             error=self._relative(n, error, reference),
@@ -321,7 +322,7 @@ class Judge:
         off = subtract(output, reference)
         sizes = abs(off)
         largest = np.argmax(sizes)
-        indices = np.unravel_index(largest, off.shape)
+        indices = np.unravel_index(largest, sizes.shape)
         at = tuple(map(int, indices))
         return difference._replace(
             at=at,
@@ -350,11 +351,11 @@ def _perturb(arrays: Arrays, dtype: DType, seed: int) -> Results:
         factors = 1 + eps * steps
         moved = numbers * factors
         moved = moved.view(wide.dtype)
-        shaped = moved.reshape(array.shape)
+        moved = moved.reshape(array.shape)
         # In a narrower dtype it would be rounded back.
         moved_dtype = max(array.dtype, dtype, key=bits)
-        moved_array = shaped.astype(moved_dtype)
-        perturbed.append(moved_array)
+        moved = moved.astype(moved_dtype)
+        perturbed.append(moved)
     return perturbed
 
 
@@ -366,8 +367,8 @@ def _as_numbers(array: Leaf) -> np.ndarray:
         return np.asarray(array)
     numbers = in_float64(array)
     if np.iscomplexobj(numbers):
-        parts = [np.real(numbers), np.imag(numbers)]
-        return np.stack(parts, -1)
+        numbers = numbers[..., np.newaxis]
+        return numbers.view(float)
     return numbers
 
 
@@ -383,10 +384,12 @@ def _size(array: np.ndarray, expected: np.ndarray) -> np.ndarray:
     if not array.size:
         return np.zeros(2)
     # Integers that are not equal are 1 apart.
-    off = subtract(array, expected)
-    mean_square = np.mean(off**2)
-    overall = np.sqrt(mean_square)
-    largest = np.max(abs(off))
+    off = abs(subtract(array, expected))
+    largest = np.max(off)
+    # Squares of numbers beyond 1e154 would overflow.
+    shares = off / (largest or 1.0)
+    mean_square = np.mean(shares**2)
+    overall = largest * np.sqrt(mean_square)
     sizes = [overall, largest]
     return np.nan_to_num(sizes, nan=np.inf, posinf=np.inf)
 

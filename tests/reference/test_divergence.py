@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from dtypeguard import audit_precision
@@ -42,19 +41,18 @@ GELU = 'jax.nn.gelu(x @ params["up"])'
 BY_HAND = """(u := x @ params["up"])
     t = jnp.tanh(0.8 * (u + 0.0447 * u**3))
     h = 0.5 * u * (1 + t)"""
-# What stands in the reference for what, the text of the program's line, of the
-# reference's, and how far they are apart.
+# What stands in the reference for what, the text of the program's line, and of the
+# reference's.
 PAIRS = {
-    "eps": ("1e-5", "1e-3", "lax.rsqrt(var + 1e-5)", "lax.rsqrt(var + 1e-3)", (1e-5, 0.01)),
-    "activation": ("gelu", "silu", "jax.nn.gelu(x @", "jax.nn.silu(x @", (0.1, 0.5)),
+    "eps": ("1e-5", "1e-3", "lax.rsqrt(var + 1e-5)", "lax.rsqrt(var + 1e-3)"),
+    "activation": ("gelu", "silu", "jax.nn.gelu(x @", "jax.nn.silu(x @"),
     "no scale": (
         "    scores = scores * 32**-0.5\n",
         "",
         "scores = scores * 32**-0.5",
         "jnp.where(jnp.tril(",
-        (0.3, 5),
     ),
-    "two lines": (GELU, BY_HAND, GELU, "t = jnp.tanh", (1e-5, 0.01)),
+    "two lines": (GELU, BY_HAND, GELU, "t = jnp.tanh"),
 }
 
 
@@ -66,7 +64,7 @@ def diverged(f, args, reference):
     ("name", "which"), [*((name, "block") for name in PAIRS), ("eps", "layers")]
 )
 def test_both_lines_are_those_of_the_edit(name, which, tmp_path):
-    this, that, line, other, (least, most) = PAIRS[name]
+    this, that, line, other = PAIRS[name]
     folders = tmp_path / "mine", tmp_path / "port"
     for folder in folders:
         folder.mkdir()
@@ -77,12 +75,11 @@ def test_both_lines_are_those_of_the_edit(name, which, tmp_path):
     assert line in found.program.code
     assert found.reference.file.endswith("port/train.py")
     assert other in found.reference.code
-    assert least < found.apart < most
     place = f"{found.program.place} (`{found.program.code}`)"
     assert f"up to {place}; there the reference has {found.reference.place}" in str(found)
 
 
-def test_where_nothing_corresponds_it_stops():
+def test_the_first_lines_are_named_also_where_they_compute_something_else():
     x, y = (normal(n, 6, 8) for n in range(2))
 
     def mine(x, y):
@@ -90,10 +87,8 @@ def test_where_nothing_corresponds_it_stops():
         return jnp.exp(z * y)
 
     found = diverged(mine, (x, y), lambda x, y: jnp.tanh(jnp.sin(x)))
-    assert np.isnan(found.apart)
-    assert found.reference is None
-    assert found.program.code == "z = jnp.sin(x)"
-    assert str(found).endswith("what follows does not correspond.")
+    assert found.program.code == "return jnp.exp(z * y)"
+    assert "jnp.tanh" in found.reference.code
 
 
 def test_where_one_returns_what_the_other_computes_with_it_names_the_outputs():
@@ -110,7 +105,7 @@ def test_where_one_returns_what_the_other_computes_with_it_names_the_outputs():
     assert found.reference.code == "return 1.25 * y"
     assert found.apart == pytest.approx(0.25)
     # An input is no line.
-    assert np.isnan(diverged(lambda x: 1.25 * x, (x,), lambda x: x).apart)
+    assert diverged(lambda x: 1.25 * x, (x,), lambda x: x).reference is None
 
 
 def test_a_report_has_it_for_functions_that_differ_alone():

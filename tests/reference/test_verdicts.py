@@ -95,7 +95,9 @@ def test_a_float64_program_is_not_judged_in_float32():
         x = jnp.linspace(0.1, 1, 9)
         off = np.sin(np.asarray(x)) * (1 + 1e-8)
         (found,) = compared(jnp.sin, (x,), off)["differences"]
+        (large,) = compared(lambda x: x * 1e200, (x,), x * 1.01e200)["differences"]
     assert (found.verdict, found.reason) == ("differs", "")
+    assert large.error == pytest.approx(0.01 / 1.01)
 
 
 def odd(x):

@@ -231,18 +231,17 @@ def audit_call(
         runs = prepared.runs
         show("comparing with the reference")
         compared = {} if compare is None else compare(measures.arrays)
-        outputs = {
-            path: OutputError(
-                error=runs.by_output[number],
-                unmoved=runs.unmoved(number),
-                vanishes=number in runs.vanishing,
-            )
-            for number, path in enumerate(traced.paths)
-        }
         show("looking at integers")
         report = PrecisionReport(
             error=runs.total,
-            outputs=outputs,
+            outputs={
+                path: OutputError(
+                    error=runs.by_output[number],
+                    unmoved=runs.unmoved(number),
+                    vanishes=number in runs.vanishing,
+                )
+                for number, path in enumerate(traced.paths)
+            },
             not_finite=first_bad_line(prepared),
             work=work,
             rounded=prepared.rounded,
@@ -261,8 +260,7 @@ def audit_call(
         show.headline(f"precision: {report.headline}")
         # Each run asks, so that a phase ends between two runs wherever it is.
         measures.before_run = limit.check
-        search = None
         if tolerance is not None and inputs.budget and has_plan(formats):
             search = search_in_time(prepared, tolerance, inputs, limit)
-        report = dataclasses.replace(report, search=search)
+            report = dataclasses.replace(report, search=search)
         return with_losses(report, prepared, limit)

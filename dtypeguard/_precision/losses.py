@@ -61,7 +61,10 @@ def with_losses(
         # To scale the loss costs nothing.
         if scaling is not None:
             error = min(error, scaling.error)
-        bound = _small_error(report.run.tolerance, runs.total)
+        bound = report.run.tolerance
+        if bound is None:
+            # Shares are of the squared error.
+            bound = _SMALL if math.isinf(runs.total) else _LEFT**0.5 * runs.total
         if report.search is not None:
             # The plan counts what is narrow, and the fix pays for what is wide.
             plan = report.search.plan
@@ -132,13 +135,3 @@ def _share_of_decisions(prepared: Prepared) -> float:
     if math.isinf(max(total, rounding)):
         return 0.0
     return 1 - (rounding / total) ** 2
-
-
-def _small_error(tolerance: float | None, total: float) -> float:
-    """Returns the error that is small enough."""
-    if tolerance is not None:
-        return tolerance
-    if math.isinf(total):
-        return _SMALL
-    # Shares are of the squared error.
-    return _LEFT**0.5 * total

@@ -297,6 +297,12 @@ class Scaled(NamedTuple):
     dtype: str
     lost: float
 
+    def __str__(self) -> str:
+        if self.scale < 1:
+            return f"gradients overflow {self.dtype}"
+        lost = percent(self.lost)
+        return f"gradients underflow {self.dtype}: {lost} of their numbers are lost to 0"
+
 
 def place_or_inside_jax(origin: Origin | None) -> str:
     """Returns where a line is."""

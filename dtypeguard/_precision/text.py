@@ -136,23 +136,11 @@ def _error_text(figures: Figures) -> str:
     roundings = _ROUNDINGS_OF_XLA * jnp.finfo(run.wide).eps
     if abs(run.compiled - error) > max(_NOTABLE_DIFFERENCE * error, roundings):
         text += f" ({percent(run.compiled)} off as XLA compiles it here)"
-    text += _range_text(figures)
+    if figures.scaling is not None:
+        text += f", since {figures.scaling}"
     if figures.unexamined:
         text += f", but for what was not examined: {few_of(figures.unexamined)}"
     return f"{text}."
-
-
-def _range_text(figures: Figures) -> str:
-    """Returns what happens where the range of a dtype is too small."""
-    scaling = figures.scaling
-    if scaling is None:
-        return ""
-    if scaling.scale < 1:
-        return f", since gradients overflow {scaling.dtype}"
-    return (
-        f", since gradients underflow {scaling.dtype}: {percent(scaling.lost)} of their "
-        f"numbers are 0, and not in {figures.run.wide}"
-    )
 
 
 def _wide_work_text(figures: Figures) -> str:

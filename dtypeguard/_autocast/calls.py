@@ -1,8 +1,6 @@
 """A call of a function: its arrays, its trace, and the objects that it changes in place."""
 
 import functools
-import inspect
-import operator
 
 import numpy as np
 
@@ -10,7 +8,6 @@ from .._carry.modules import (
     Contents,
     contents,
     gathered,
-    is_in_place,
     map_nodes,
     objects_by_path,
     put_contents,
@@ -19,6 +16,7 @@ from .._carry.modules import (
 from .._carry.split import SplitTree
 from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, PyTree
+from .._numbers.subject import with_owner
 from .._program.aligned import SecondTraces, beside_trace, sibling_dtypes
 from .._program.jaxprs import Arrays
 
@@ -40,15 +38,7 @@ class WholeCall:
     """
 
     def __init__(self, function: Function, args: Args, kwargs: Kwargs):
-        self._function = function
-        owner = getattr(function, "__self__", None)
-        if inspect.ismethod(function) and is_in_place(owner):
-            self._function = function.__func__
-            args = (owner, *args)
-        # A module that is called may change itself: it is an argument like the others.
-        elif is_in_place(function):
-            self._function = operator.call
-            args = (function, *args)
+        self._function, args = with_owner(function, args)
         arguments = (args, kwargs)
         tree = spread(arguments)
         self._arguments = SplitTree(tree, _STATIC_NUMBERS)

@@ -2,6 +2,8 @@
 
 import contextlib
 import functools
+import inspect
+import operator
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .._carry.modules import gathered, spread
+from .._carry.modules import gathered, is_in_place, spread
 from .._carry.split import SplitTree
 from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.arguments import check_arrays, checked_names, shown
@@ -33,7 +35,8 @@ _NOT_TRACED = (
     "audit_precision got this error while it traced the function, as jax.make_jaxpr does. "
     "Arrays have no values there. Where it asks for one, write jax.lax.cond or jnp.where "
     "for a branch; give a number that decides what is traced as a Python int, and keep a "
-    "float of that kind in functools.partial."
+    "float of that kind in functools.partial. A Flax NNX module that it changes has to be "
+    "an argument."
 )
 # The result of a function, beside its arguments.
 _RESULT = jax.tree_util.SequenceKey(0)
@@ -65,6 +68,7 @@ class Subject:
 
     Attributes:
         f: the function.
+        call: what is called, with the NNX object that `f` is of among its arguments.
         given: its arguments, with the arrays apart.
         has_values: whether all arrays have values, so that it can run.
 
@@ -84,6 +88,7 @@ class Subject:
             )
         checked_names("audit_precision", "kwargs", kwargs)
         self.f = f
+        self.call, self._owner = with_owner(f, ())
         self._x64 = x64
         self.given = self.other(args, kwargs or {})
         arrays = list(self.given.arrays)
@@ -99,7 +104,7 @@ class Subject:
 
     def other(self, args: Args, kwargs: Mapping[str, PyTree]) -> SplitTree:
         """Returns arguments by position and by name, with the arrays apart."""
-        tree = spread((args, dict(kwargs)))
+        tree = spread(((*self._owner, *args), dict(kwargs)))
         return SplitTree(tree, static=(bool, int))
 
     def check_values(self, option: str, what: str) -> None:
@@ -117,7 +122,7 @@ class Subject:
             f: another function to trace in its place.
             is_planned: whether it is traced as `autocast` traces it as well.
         """
-        run = functools.partial(self._run, f or self.f)
+        run = functools.partial(self._run, f or self.call)
         flags = contextlib.nullcontext()
         if self._x64 is not None:
             flags = set_x64(self._x64)
@@ -152,6 +157,9 @@ class Subject:
         """
         arguments = self.given.merged(arrays)
         args, kwargs = gathered(arguments)
+        # What is traced in the place of the function has no use for its object.
+        if f is not self.call:
+            args = args[len(self._owner) :]
         # The arguments come beside the result: a module may have been changed in place.
         result = f(*args, **kwargs)
         tree = spread((result, args, kwargs))
@@ -173,6 +181,20 @@ def _is_unchanged(leaf: Leaf, arrays: Arrays) -> bool:
     if isinstance(leaf, (bool, int)):
         return True
     return any(leaf is array for array in arrays)
+
+
+def with_owner(function: Function, args: Args) -> tuple[Function, Args]:
+    """Returns a function with the NNX object that it is of among its arguments.
+
+    It may change the object, and is traced with a copy of it.
+    """
+    owner = getattr(function, "__self__", None)
+    if inspect.ismethod(function) and is_in_place(owner):
+        return function.__func__, (owner, *args)
+    # A module that is called may change itself.
+    if is_in_place(function):
+        return operator.call, (function, *args)
+    return function, args
 
 
 def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:

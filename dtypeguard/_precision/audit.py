@@ -211,7 +211,7 @@ def audit_call(
         formats = Formats(np.dtype("float32"), products=products)
     else:
         formats = formats_of(traced.avals, wide, narrow)
-        work = work_of(graph, input_names(f, subject.given.key_paths), narrow)
+        work = work_of(graph, input_names(subject.call, subject.given.key_paths), narrow)
     compare = None
     if reference is not None:
         # Before anything runs: a reference of other shapes is refused at once.

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._costs.costs import input_names
 from .._leaves.arguments import shown
 from .._leaves.compat import add_x64
 from .._leaves.dtypes import has_64_bits
@@ -27,7 +28,7 @@ from .._program.graph import Graph
 from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .integers import misfits
-from .rounded import argument_path, rounded_arguments
+from .rounded import rounded_arguments
 from .rows import RoundedArgument
 from .runs import Runs
 
@@ -114,14 +115,10 @@ def prepared_program(
         ]
         measures = Measures(NumericProgram(traced.program, formats, traced.traces), arrays)
         show("running it in wide types")
-        yield Prepared(
-            subject,
-            traced,
-            measures,
-            Runs(measures, graph),
-            tuple(rounded_arguments(measures, subject.given.paths)),
-            show,
-        )
+        runs = Runs(measures, graph)
+        names = input_names(subject.call, subject.given.key_paths)
+        rounded = tuple(rounded_arguments(measures, names))
+        yield Prepared(subject, traced, measures, runs, rounded, show)
 
 
 def first_bad_line(prepared: Prepared) -> Origin | None:
@@ -154,7 +151,7 @@ def first_bad_line(prepared: Prepared) -> Origin | None:
     )
     if prepared.rounded:
         raise ValueError(f"audit_precision: {prepared.rounded[0]} Otherwise {lost}.")
-    cause = _cause_of_non_finite(in_wide, prepared.subject.given.paths)
+    cause = _cause_of_non_finite(in_wide, prepared.subject)
     sentences = [
         f"audit_precision: {lost}. First {cause} is not. Give it arguments for which all "
         "are finite, and floats in place of ints that overflow.",
@@ -163,10 +160,11 @@ def first_bad_line(prepared: Prepared) -> Origin | None:
     raise ValueError(" ".join(sentences))
 
 
-def _cause_of_non_finite(birth: Birth, paths: Sequence[str]) -> str:
+def _cause_of_non_finite(birth: Birth, subject: Subject) -> str:
     """Returns the input or the line of source whose value is not finite."""
     if not birth.stack:
-        return f"the input {argument_path(paths[birth.number])}"
+        names = input_names(subject.call, subject.given.key_paths)
+        return f"the input {names[birth.number]}"
     primitive = birth.stack[0].primitive.name
     origin = Written(birth.stack).origin
     if origin is None:

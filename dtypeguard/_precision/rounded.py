@@ -19,7 +19,7 @@ _MOST_PLACES = 12
 
 
 def rounded_arguments(
-    measures: Measures, paths: Sequence[str]
+    measures: Measures, names: Sequence[str]
 ) -> Iterator[RoundedArgument]:
     """Yields the arguments that were rounded to 0 or 1, by which the program divides.
 
@@ -28,7 +28,7 @@ def rounded_arguments(
 
     Args:
         measures: of the program.
-        paths: of its arguments, in a tree (args, kwargs).
+        names: of its arguments.
     """
     births = None
     for place, array in enumerate(measures.arrays):
@@ -44,17 +44,11 @@ def rounded_arguments(
         arrays[place] = jnp.full(array.shape, decimal, measures.program.formats.wide)
         if count_births(measures, arrays) < births:
             yield RoundedArgument(
-                path=argument_path(paths[place]),
+                path=names[place],
                 value=round(decimal),
                 dtype=str(array.dtype),
                 meant=decimal,
             )
-
-
-def argument_path(path: str) -> str:
-    """Returns the path of an argument of a tree (args, kwargs), as one writes it."""
-    name = "args" if path.startswith("[0]") else "kwargs"
-    return f"{name}{path[3:]}"
 
 
 def _decimal_beside(array: Leaf) -> float | None:

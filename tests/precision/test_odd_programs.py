@@ -99,6 +99,22 @@ def test_a_step_of_flax_in_place_and_one_of_equinox_in_jit():
     assert [*audit_precision(grad, linear, X).outputs] == [".weight", ".bias"]
 
 
+def test_a_flax_module_that_changes_in_place_is_an_argument_of_its_method():
+    nnx = need("flax.nnx")
+    rngs = nnx.Rngs(0)
+    norm = nnx.BatchNorm(4, rngs=rngs)
+    model = nnx.Sequential(nnx.Linear(4, 4, param_dtype=BF16, rngs=rngs), norm)
+    before = norm.mean[...]
+    for function in (model, model.__call__):
+        report = audit_precision(function, X)
+        assert 0 < report.error < 0.1
+        assert [path[-5:] for path in report.outputs] == ["", ".mean", "].var"]
+    assert norm.mean[...] is before
+    model.eval()
+    report = audit_precision(model, X, reference=lambda x: model(x))
+    assert [difference.verdict for difference in report.differences] == ["rounding"]
+
+
 @pytest.mark.optimized
 def test_an_error_that_xla_alone_makes_is_told():
     """XLA multiplies and subtracts at once, where both products are equal."""

@@ -24,7 +24,7 @@ X = PARAMS["w"]
 def test_a_hyperparameter_that_its_dtype_rounds_to_1_leads_the_report():
     opt = optax.inject_hyperparams(optax.adam)(1e-3)
     update = lambda grads, state: opt.update(grads, state)[0]
-    said = re.escape("args[1].hyperparams['b2'] is 1 in bfloat16, to which 0.999 rounds. ")
+    said = re.escape("state.hyperparams['b2'] is 1 in bfloat16, to which 0.999 rounds. ")
     with pytest.raises(ValueError, match=f"{said}.*compute_dtype=jnp.float32.* Otherwise "):
         audit_precision(update, GRADS, opt.init(PARAMS))
     guarded = dtypeguard.guard(opt, policy=Policy(compute_dtype=F32))
@@ -37,7 +37,7 @@ def test_a_hyperparameter_that_its_dtype_rounds_to_1_leads_the_report():
 def test_it_leads_where_the_outputs_are_finite_too():
     f = lambda decay, x: x / (1 + 1 / (1 - decay))
     report = audit_precision(f, jnp.asarray(0.999, BF16), X)
-    assert report.headline.startswith("args[0] is 1 in bfloat16, to which 0.999 rounds.")
+    assert report.headline.startswith("decay is 1 in bfloat16, to which 0.999 rounds.")
     f = lambda eps, x: 1 / (1 + 1 / (x * 0 + eps))
     (row,) = audit_precision(f, jnp.asarray(1e-8, F16), X.astype(F16)).rounded
     assert (row.value, row.meant) == (0, 1e-8)

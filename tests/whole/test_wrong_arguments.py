@@ -135,7 +135,7 @@ audit_precision(lambda x: x + 1, jnp.arange(2))
 audit_precision(jnp.sin, jnp.ones(2), wide=jnp.bfloat16)
     ValueError: got wide=bfloat16, which rounds. Write wide=jnp.float32 or wide=jnp.float64
 audit_precision(jnp.sin, jnp.array([jnp.nan]))
-    ValueError: First the input args[0] is not. Give it arguments for which all are finite
+    ValueError: First the input x is not. Give it arguments for which all are finite
 audit_precision(lambda n: 1 / 256**n, jnp.arange(1, 5))
     ValueError: makes (div), ... is not. Give it arguments for which all are finite, and
     floats in place of ints that overflow

@@ -159,22 +159,42 @@ def computations(graph: Graph, homes: set[str], folder: str) -> list[Computation
         homes: the packages of the user's files.
         folder: that from which the lock names them.
     """
+    nowhere = ("", "")
+    outside = Computation(nowhere, (), is_backward=False)
     calls = {}
     maker_of = {}
+    uses = []
     for value, equation in graph.made_by.items():
+        call = outside
         stack = equation.stack
         chain, is_of_optimizer = _own_calls(stack, homes)
-        if not chain or equation.primitive in _ADDED_BY_JAX:
-            continue
-        is_backward = Written(stack).is_backward
-        key = (chain, is_backward)
-        if key not in calls:
-            innermost, _ = chain[0]
-            function = locked_function(innermost, folder)
-            calls[key] = Computation(function, chain, is_backward)
-        calls[key].add(stack[0], is_of_optimizer)
-        maker_of[value] = calls[key]
-    _connect(graph, maker_of)
+        if chain and equation.primitive not in _ADDED_BY_JAX:
+            is_backward = Written(stack).is_backward
+            key = (chain, is_backward)
+            if key not in calls:
+                innermost, _ = chain[0]
+                function = locked_function(innermost, folder)
+                calls[key] = Computation(function, chain, is_backward)
+            call = calls[key]
+            call.add(stack[0], is_of_optimizer)
+        maker_of[value] = call
+        uses.append((call, equation.inputs))
+    uses.append((outside, graph.outputs))
+    # The values that go from one call to another, or out of the program.
+    for user, values in uses:
+        for value in values:
+            for source in graph.origins(value):
+                maker = maker_of.get(source, outside)
+                # Its own, or what it keeps for its derivative.
+                if user.chain == maker.chain:
+                    continue
+                maker.gives[source] = graph.avals[source]
+                aval = graph.avals[value]
+                # A Python number takes the type of what it meets, and tells nothing.
+                if source in graph.constants and not aval.shape:
+                    continue
+                user.takes[source] = aval
+                user.makers[maker] = None
     return list(calls.values())
 
 
@@ -194,31 +214,6 @@ def _own_calls(stack: Stack, homes: Collection[str]) -> tuple[Chain, bool]:
         if own_calls:
             return tuple(own_calls), is_of_optimizer
     return (), is_of_optimizer
-
-
-def _connect(graph: Graph, maker_of: dict[int, Computation]) -> None:
-    """Notes the values that go from one call to another, or out of the program."""
-    nowhere = ("", "")
-    outside = Computation(nowhere, (), is_backward=False)
-    uses = []
-    for result, equation in graph.made_by.items():
-        user = maker_of.get(result, outside)
-        uses.append((user, equation.inputs))
-    uses.append((outside, graph.outputs))
-    for user, values in uses:
-        for value in values:
-            for source in graph.origins(value):
-                maker = maker_of.get(source, outside)
-                # Its own, or what it keeps for its derivative.
-                if user.chain == maker.chain:
-                    continue
-                maker.gives[source] = graph.avals[source]
-                aval = graph.avals[value]
-                # A Python number takes the type of what it meets, and tells nothing.
-                if source in graph.constants and not aval.shape:
-                    continue
-                user.takes[source] = aval
-                user.makers[maker] = None
 
 
 # Without a cache: code of two files may be equal.

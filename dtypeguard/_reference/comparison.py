@@ -31,8 +31,9 @@ def comparison(
     """Checks a reference, and returns the function that compares the two on some arrays."""
     names = _names_of(traced)
     avals = _numbers_of(traced)
-    references = {}
     function = None
+    references = {}
+    judged = avals
     # Before anything runs, which may take long.
     if _is_function(reference, names):
         function = subject.traced(reference)
@@ -42,20 +43,21 @@ def comparison(
             _shapes_of(avals),
             "Write a function around it that returns the same tree, of the same shapes.",
         )
-        order = _in_order(traced, avals)
     else:
-        array_of_name = _arrays_of(reference, names, avals)
-        order = _in_order(traced, array_of_name)
-        for n in order:
-            name = names[n]
-            references[n] = array_of_name[name]
+        references = _arrays_of(reference, names, avals)
+        judged = references
+    order = _in_order(traced, judged)
 
     def compare(arrays):
         judge = Judge(traced, arrays, formats)
-        if function is None:
-            return {"differences": judge.judge_arrays(references)}
-        other_judge = Judge(function, arrays, formats)
         differences = []
+        if function is None:
+            for n in order:
+                name = names[n]
+                difference = judge.judge_array(n, references[name])
+                differences.append(difference)
+            return {"differences": tuple(differences)}
+        other_judge = Judge(function, arrays, formats)
         where = None
         for n in order:
             difference = judge.judge_function(n, other_judge)

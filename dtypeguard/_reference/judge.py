@@ -6,7 +6,7 @@ explains a difference. A difference is measured as a whole, and in its largest e
 """
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -179,23 +179,9 @@ class Judge:
 
     # Verdicts
 
-    def judge_arrays(self, references: Mapping[int, np.ndarray]) -> tuple[Difference, ...]:
-        """Returns the verdicts on references of outputs, by their numbers."""
-        differences = {}
-        wrong = {}
-        for n, reference in references.items():
-            array = _as_numbers(reference)
-            difference = self._judge_array(n, array)
-            differences[n] = difference
-            if difference.verdict == "differs":
-                wrong[n] = array
-        reason = self._reason_of_device(wrong)
-        for n in wrong:
-            difference = differences[n]
-            differences[n] = difference._replace(reason=reason)
-        return tuple(differences.values())
-
-    def _judge_array(self, n: int, array: np.ndarray) -> Difference:
+    def judge_array(self, n: int, reference: np.ndarray) -> Difference:
+        """Returns the verdict on a reference of an output, by its number."""
+        array = _as_numbers(reference)
         output = self.outputs[n]
         ratio = self._ratio(self._written, n, array)
         if ratio <= _EXPLAINS:
@@ -212,7 +198,11 @@ class Judge:
             bound = self._bound_in(dtype)
             ratio_in_dtype = self._ratio(bound, n, array)
             ratio = min(ratio, ratio_in_dtype)
-        return self._difference(n, output, array, self._written, ratio)
+        difference = self._difference(n, output, array, self._written, ratio)
+        if difference.verdict != "differs":
+            return difference
+        reason = self._reason_of_device(n, array)
+        return difference._replace(reason=reason)
 
     def judge_function(self, n: int, reference: "Judge") -> Difference:
         """Returns the verdict on another function, which runs in float64 as well."""
@@ -236,22 +226,15 @@ class Judge:
         )
         return difference._replace(reason=reason, shows_in=self._shows_in)
 
-    def _reason_of_device(self, arrays: Mapping[int, np.ndarray]) -> str:
-        """Returns a sentence on the device whose products explain all of some references.
-
-        "" if none does.
-        """
-        if self._formats.products is not None or not arrays:
+    def _reason_of_device(self, n: int, array: np.ndarray) -> str:
+        """Returns a sentence on a device whose products explain a reference; or ""."""
+        if self._formats.products is not None:
             return ""
         for device in _JUDGED_DEVICES:
             products = products_named(device)
             formats = Formats(_SINGLE_DTYPE, products=products)
             bound = self._bound(formats)
-            ratios = []
-            for n, array in arrays.items():
-                ratio = self._ratio(bound, n, array)
-                ratios.append(ratio)
-            if max(ratios) <= _EXPLAINS:
+            if self._ratio(bound, n, array) <= _EXPLAINS:
                 name = DEVICES.get(device, device)
                 return (
                     f"the products of {name} would explain it: if that computed the "

@@ -11,8 +11,6 @@ from .prepared import Prepared
 from .rows import STOCHASTICALLY
 from .runs import WideRun
 
-_BYTES_OF_FLOAT32 = 4
-
 
 def remedy_of(line: Line, fix: WideRun, prepared: Prepared) -> str:
     """Returns what to write for a line of a fix."""
@@ -39,7 +37,7 @@ def remedy_of(line: Line, fix: WideRun, prepared: Prepared) -> str:
             f"{origin.place} rounds the new params: write {STOCHASTICALLY}, which rounds "
             f"them stochastically, or keep them in {wide}."
         )
-    has_16_bits = formats.wide.itemsize <= _BYTES_OF_FLOAT32
+    has_16_bits = formats.wide == jnp.float32
     if origin.is_of_optimizer and has_16_bits and not line.only_casts:
         return (
             f"{origin.place} rounds inside the optimizer: write dtypeguard.guard(opt, "

@@ -27,9 +27,9 @@ from .fix import smallest
 from .found_plan import PlanSearch, error_of, share_of
 from .planned import PlannedInputs, planned_call
 from .prepared import Prepared, Show, first_bad_line
+from .rows import few_of
 from .runs import work_shares
 from .switched import switched_program
-from .text import few_of
 from .time_limit import TimeLimit
 
 # The part of the time of an audit in which a plan is searched: the rest is for lines.

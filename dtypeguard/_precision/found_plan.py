@@ -5,10 +5,10 @@ import math
 
 from .._autocast.plan import PRODUCTS, Plan
 from .._leaves.table import columns, percent
+from .rows import few_of
 
 # Errors above this are not finite, for all that a plan without a tolerance is held to.
 _NOT_FINITE = 1e30
-_MOST_ENTRIES_SHOWN = 2
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -82,11 +82,7 @@ def _wide_text(plan: Plan) -> str:
     """Returns what a plan has in float32, in few words."""
     if not plan.entries:
         return "all but products" if plan.default == PRODUCTS else "nothing"
-    texts = list(map(str, plan.entries))
-    more = len(texts) - _MOST_ENTRIES_SHOWN
-    if more > 0:
-        texts[_MOST_ENTRIES_SHOWN:] = [f"{more} more"]
-    return ", ".join(texts)
+    return few_of(plan.entries)
 
 
 def error_of(plan: Plan) -> float:

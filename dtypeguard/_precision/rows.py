@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ import numpy as np
 from .._leaves.table import percent, shown_fields
 from .._source.origin import Origin, place_of
 
+_MOST_NAMED = 3
 # What to write where an update is rounded away.
 STOCHASTICALLY = "dtypeguard.apply_updates(params, updates, key=key)"
 
@@ -182,8 +183,8 @@ class UnknownConstant(NamedTuple):
     within: float
 
     def __str__(self) -> str:
-        place = place_or_inside_jax(self.origin)
-        return f"{self.value:.6g} (within {self.within:.1g}, {place})"
+        within = f"within {self.within:.1g}, {place_or_inside_jax(self.origin)}"
+        return f"{self.value:.6g} ({within})"
 
 
 class IntegerMisfit(NamedTuple):
@@ -309,6 +310,15 @@ def place_or_inside_jax(origin: Origin | None) -> str:
     if origin is None:
         return "a line inside JAX"
     return place_of(origin)
+
+
+def few_of(items: Sequence[object]) -> str:
+    """Returns the first of some items, and how many more there are."""
+    text = ", ".join(map(str, items[:_MOST_NAMED]))
+    more = len(items) - _MOST_NAMED
+    if more > 0:
+        text += f" and {more} more"
+    return text
 
 
 def left(error: float, total: float) -> float:

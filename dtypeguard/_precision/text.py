@@ -10,7 +10,7 @@ from .._numbers.formats import products_named
 from .._reference.difference import details_of, headline_of
 from .._source.origin import Origin, place_of
 from .figures import Figures
-from .rows import STOCHASTICALLY, place_or_inside_jax
+from .rows import STOCHASTICALLY, few_of, place_or_inside_jax
 
 # From this share of its elements on, an update that does not move them comes first.
 _LEAST_STUCK = 0.1
@@ -22,7 +22,6 @@ _NO_PRODUCTS = (
     "the outputs are the same: there are no float32 products, or each asks for another "
     "precision, or has a vector as an operand, or is of numbers that rounding keeps"
 )
-_MOST_NAMED = 3
 # A fix that makes more than this share of the products wide says so.
 _MOST = 0.5
 # A share that is further below 0 is no noise of the measurement.
@@ -75,15 +74,6 @@ def _is_beside_rounding(figures: Figures) -> bool:
     """Returns whether the answer on a reference is no matter of lines in narrow dtypes."""
     verdicts = {difference.verdict for difference in figures.differences}
     return "differs" in verdicts or bool(verdicts and figures.run.wide == "float64")
-
-
-def few_of(items: Sequence[object]) -> str:
-    """Returns the first of some items, and how many more there are."""
-    text = ", ".join(map(str, items[:_MOST_NAMED]))
-    more = len(items) - _MOST_NAMED
-    if more > 0:
-        text += f" and {more} more"
-    return text
 
 
 def _indented(rows: Sequence[str]) -> list[str]:

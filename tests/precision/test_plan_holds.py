@@ -85,10 +85,9 @@ def test_a_check_that_fails_names_error_tolerance_and_lines(path, tmp_path):
     module = written(tmp_path)
     with pytest.raises(AssertionError, match=r"off, not within 0.01%") as raised:
         check_precision(module.step, *module.inputs(), plan=path, max_error=1e-4)
-    text = str(raised.value)
-    assert "these lines lose most alone" in text
-    assert "train.py:forward: jnp.tanh(norm(x) @ w)" in text
-    assert "p - 0.1 * g" not in text
+    worst = str(raised.value).partition("these lines lose most alone")[2]
+    assert "train.py:forward: jnp.tanh(norm(x) @ w)" in worst
+    assert "p - 0.1 * g" not in worst
 
 
 def test_a_check_names_no_line_that_it_never_ran(path, tmp_path):

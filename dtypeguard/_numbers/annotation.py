@@ -1,15 +1,16 @@
 """Notes of a program how each equation is run, and its constants as they were meant."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.dtypes import bits, kind
+from .._leaves.dtypes import bits
 from .._leaves.types import DType
-from .._program.jaxprs import Stack, Variable, is_literal, value_kind
+from .._program.aligned import ConstantPair
+from .._program.jaxprs import Variable, is_literal, value_kind
 from .._program.program import Node, User
 from .._program.walk import Walk
 from .._tracebacks.written import Written
@@ -17,10 +18,8 @@ from . import primitives
 from .formats import Formats
 from .primitives import (
     COMPUTED,
-    OWN,
     SAMPLE,
     WITHOUT_BLOCKS,
-    has_no_wide_form,
     has_reference,
     is_inexact,
     rule_of,
@@ -40,12 +39,10 @@ class Annotation(Walk[_Known]):
     Args:
         formats: the dtypes of the program.
         is_judged: whether it is compared with a reference.
-        leave_out: is told of an equation that has no wide form.
     """
 
     formats: Formats
     is_judged: bool
-    leave_out: Callable[[Stack], None]
 
     def constant(self, var, array):
         # What a function closes over was rounded, if at all, before the program began.
@@ -56,11 +53,8 @@ class Annotation(Walk[_Known]):
     def joined(self, values, attempt):
         return False
 
-    def crossing(self, value, aval):
-        # What enters a loop or a branch may be another value each time.
-        return False
-
     def inside(self, block, arguments):
+        # What enters a loop or a branch may be another value each time.
         return super().inside(block, [False for _ in arguments])
 
     def computed(self, node, operands):
@@ -95,10 +89,11 @@ class Annotation(Walk[_Known]):
         if node.rule in WITHOUT_BLOCKS:
             # It runs as one equation, whatever jaxprs it holds.
             node.inner = ()
-        if node.rule == OWN and has_no_wide_form(node.eqn):
-            self.leave_out(node.stack)
         if node.name == "convert_element_type" and node.rule == COMPUTED:
-            node.constant = self._rounded_number(node, operands[0])
+            (operand,) = operands
+            if not isinstance(operand, bool):
+                # As it was meant, where a dtype of the arguments has rounded it before.
+                node.constant = float(node.intended.get(0, operand))
         super().node(node, operands)
         # A sample is the same on both sides, whatever dtypes the program has.
         is_sample = node.rule == SAMPLE
@@ -113,65 +108,41 @@ class Annotation(Walk[_Known]):
             Those of 16 bits that may have been rounded before: they are as narrow in the
             trace of float32 arguments, or that has no such equation.
         """
-        wide = user.block.traces.wide
         constants = {}
         unknown = []
         for place, var in enumerate(variables):
-            if not self.formats.rounds(getattr(var.aval, "dtype", None)):
+            if value_kind(var.aval) != "float" or not self.formats.rounds(var.aval.dtype):
                 continue
-            intended = None
-            doubtful = None
-            if is_scalar_literal(var):
+            is_number = is_scalar_literal(var)
+            pair = user.block.traces.wide.constants(user.source, place)
+            if pair is None and is_number:
                 literal = np.asarray(var.val, var.aval.dtype)
-                # A float32 number has lost digits of the source's decimal in any trace.
-                if literal.dtype == np.float32:
-                    intended = literal
-                if wide.partner(user.source) is None:
-                    doubtful = literal
-            pair = wide.constants(user.source, place)
-            if pair is not None and pair.is_equal:
-                doubtful = pair.first
-            elif pair is not None and (pair.is_rounded or not self.is_judged):
-                intended = pair.second
-            if intended is not None:
-                # 0.1 in float32 is 0.100000001: the source has 0.1.
-                if not intended.ndim:
-                    intended = np.asarray(shortest_decimal(intended))
-                constants[place] = intended
-            if doubtful is None:
+                pair = ConstantPair(literal, literal)
+            if pair is None:
                 continue
-            if bits(doubtful.dtype) >= 32:
+            if pair.is_equal and bits(pair.first.dtype) < 32:
+                # 2.0 and 0.5 are the same in any dtype.
+                if not is_plain(pair.first):
+                    unknown.append(pair.first)
                 continue
-            # 2.0 and 0.5 are the same in any dtype.
-            if not is_plain(doubtful):
-                unknown.append(doubtful)
+            # An array that is the same in both traces is as it is.
+            if pair.is_equal and not is_number:
+                continue
+            if self.is_judged and not pair.is_rounded:
+                continue
+            constant = pair.second
+            # 0.1 in float32 is 0.100000001: the source has 0.1.
+            if not constant.ndim:
+                constant = np.asarray(shortest_decimal(constant))
+            constants[place] = constant
         user.intended = constants
         return unknown
-
-    def _rounded_number(self, node: Node, operand: _Known) -> float | None:
-        """Returns the number that a conversion rounds, if it does."""
-        if isinstance(operand, bool):
-            return None
-        result = node.eqn.outvars[0].aval
-        dtype = self.formats.written(result.dtype)
-        if kind(dtype) != "float":
-            return None
-        if not self.formats.rounds(dtype):
-            return None
-        # As it was meant, where a dtype of the arguments has rounded it before.
-        intended = node.intended.get(0, operand)
-        number = float(intended)
-        if numbers_in_dtype(number, dtype) == number:
-            return None
-        return number
 
 
 def _are_fixed(node: Node, operands: Sequence[_Known]) -> bool:
     """Returns whether no line rounds an operand."""
     for var, operand in zip(node.eqn.invars, operands):
-        if operand is not False:
-            continue
-        if is_inexact(var.aval):
+        if operand is False and is_inexact(var.aval):
             return False
     return True
 
@@ -207,19 +178,6 @@ def numbers_in_dtype(numbers: Any, dtype: DType) -> np.ndarray:
     with np.errstate(over="ignore"):  # NumPy warns of -1e9 in float16
         narrow = np.asarray(numbers).astype(dtype)
     return narrow.astype(np.float64)
-
-
-def relative_change(numbers: np.ndarray, rounded: np.ndarray) -> np.ndarray:
-    """Returns how far rounding has changed each of an array of numbers."""
-    # A decay says what it leaves: 0.999 and 1 are as far apart as 0.001 and 0.
-    complement = abs(1 - numbers)
-    size = np.minimum(abs(numbers), complement)
-    with np.errstate(all="ignore"):
-        difference = abs(rounded - numbers)
-        change = difference / size
-    # What is infinite was a mask before; 0 and 1 are in all dtypes.
-    is_finite = np.isfinite(change)
-    return np.where(is_finite, change, 0)
 
 
 def is_scalar_literal(var: Any) -> bool:

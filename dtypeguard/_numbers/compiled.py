@@ -69,7 +69,7 @@ def call_compiled(
         results = functions[key](room, *operands)
         results, noted = jax.block_until_ready(results)
         if all(_cut_to_turns(loop, noted) for loop in program.while_loops):
-            probes.add(noted)
+            probes.noted.update(noted)
             return list(results)
 
 

@@ -1,7 +1,7 @@
 """Where the values of a program stop being finite: from what a run notes of results."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,16 +9,15 @@ import numpy as np
 from .._leaves.types import Leaf
 from .._program.graph import Graph
 from .._program.jaxprs import Arrays, Stack
+from .._program.program import Node
 from . import plans
 from .arrays import numpy_for
 from .measure import Measures
 from .primitives import Noted, is_inexact
 from .probes import DECISION, Probes
 
-# The number of an equation, and which of its results.
-_ResultKey = tuple[int, str]
-_Counts = Counter[_ResultKey]
-_ResultKeys = Collection[_ResultKey]
+# How many elements of results there are, by the number of the equation.
+_Counts = Counter[int]
 
 
 class Birth(NamedTuple):
@@ -44,49 +43,37 @@ def not_finite(measures: Measures) -> tuple[Birth | None, Birth | None]:
     decisions = measures.given
     written, births = _counts(measures, plans.written(program), decisions)
     wide, wide_births = _counts(measures, plans.wide(program), decisions)
-    lost = (written - wide).keys()
+    lost = written - wide
     graph = Graph(program.block)
     # What an infinite input, rounded or not, leads to is born of nothing.
-    born = lost & births.keys()
-    birth = _first_birth(graph, lost, born) or _first_birth(graph, lost, lost)
-    nan_inputs = []
-    for place, array in enumerate(measures.arrays):
-        if not is_inexact(array):
-            continue
-        # Infinity may be a mask, but no program means NaN.
-        if np.isnan(array).any():
-            nan_inputs.append(place)
-    wide_birth = _first_birth(graph, wide, wide_births, nan_inputs)
+    birth = _first_birth(graph, lost, lost & births) or _first_birth(graph, lost, lost)
+    wide_birth = _first_birth(graph, wide, wide_births, measures.arrays)
     return birth, wide_birth
 
 
 def _first_birth(
-    graph: Graph, bad: _ResultKeys, born: _ResultKeys, nan_inputs: Collection[int] = ()
+    graph: Graph, bad: _Counts, born: _Counts, inputs: Arrays = ()
 ) -> Birth | None:
     """Returns the first birth from which bad values alone lead to an output."""
-    keys = {}
-    for value, equation in graph.made_by.items():
-        place = str(value - equation.first)
-        keys[value] = (equation.number, place)
 
     def sources(value: int) -> Sequence[int]:
+        equation = graph.made_by.get(value)
         # What is selected away is followed no further. Integers are finite in any dtype.
-        if value in keys and keys[value] not in bad:
+        if equation is not None and not bad[equation.number]:
             return ()
         return graph.sources(value)
 
-    stacks = {}
+    births = []
     for value in graph.behind(graph.outputs, sources):
-        if value in nan_inputs:
-            number = value - len(graph.inputs)
-            stacks[number] = ()
-        elif keys.get(value) in born:
-            equation = graph.made_by[value]
-            stacks[equation.number] = equation.stack
-    if not stacks:
-        return None
-    number, stack = min(stacks.items())
-    return Birth(number, stack)
+        equation = graph.made_by.get(value)
+        if equation is not None and born[equation.number]:
+            births.append(Birth(equation.number, equation.stack))
+        elif value < len(inputs):
+            array = inputs[value]
+            # Infinity may be a mask, but no program means NaN.
+            if is_inexact(array) and np.isnan(array).any():
+                births.append(Birth(value - len(inputs), ()))
+    return min(births, default=None)
 
 
 def count_births(measures: Measures, arrays: Arrays) -> int:
@@ -107,36 +94,37 @@ def _counts(
 
     Over all turns of loops, of a run by a plan, for the results of which any are.
     """
-    noted = Noted()
-    probes = Probes(noted, _note, followed)
+    probes = Probes(_note, followed)
     measures.run(plan, probes, arrays=arrays)
     counts = Counter()
     births = Counter()
-    for key, figures in noted.items():
+    for (number, name), figures in probes.noted.items():
         # How often a loop turns is no result.
-        if key[1] == DECISION:
-            continue
-        turns = np.reshape(figures, (-1, 2))
-        count, born = turns.sum(axis=0)
-        if count:
-            counts[key] = count
-        if born:
-            births[key] = born
+        if name != DECISION:
+            turns = np.reshape(figures, (-1, 2))
+            count, born = turns.sum(axis=0)
+            counts[number] = int(count)
+            births[number] = int(born)
     return counts, births
 
 
-def _note(array: Leaf, operands: Arrays) -> Leaf | None:
-    """Returns how many elements are not finite, and whether that is new."""
-    if not is_inexact(array):
-        return None
-    numpy = numpy_for(array)
-    count = numpy.sum(~numpy.isfinite(array))
+def _note(node: Node, operands: Arrays, results: Arrays) -> Noted:
+    """Returns how many elements of results are not finite, and whether that is new."""
+    count: Leaf = np.int32(0)
+    has_nan: Leaf = np.bool_(False)
+    for result in results:
+        if is_inexact(result):
+            numpy = numpy_for(result)
+            count += numpy.sum(~numpy.isfinite(result), dtype=np.int32)
+            has_nan |= numpy.isnan(result).any()
     is_new = count > 0
-    # A number that is not one may come of infinity alone, which makes it new.
-    is_new_nan = numpy.isnan(array).any()
     for operand in operands:
         if is_inexact(operand):
+            numpy = numpy_for(operand)
             is_new &= numpy.isfinite(operand).all()
-            is_new_nan &= ~numpy.isnan(operand).any()
-    is_born = is_new | is_new_nan
-    return numpy.stack([count, is_born.astype(count.dtype)])
+            # A number that is not one may come of infinity alone, which makes it new.
+            has_nan &= ~numpy.isnan(operand).any()
+    is_born = is_new | has_nan
+    numpy = numpy_for(is_born)
+    figures = numpy.stack([count, is_born.astype(np.int32)])
+    return {(node.number, "finite"): figures}

@@ -1,13 +1,9 @@
 """The dtypes in which a program is run, and its products as a device computes them.
 
 A device that rounds float32 operands multiplies the rounded ones exactly, and adds in
-float32. With several passes, an operand is a sum of parts with fewer digits, and the
-products of the greatest are added.
+float32. With three passes, products with what rounding has taken away are added.
 """
 
-import functools
-import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -26,66 +22,35 @@ class Algorithm(NamedTuple):
     """How a product of float32 operands is computed.
 
     Attributes:
-        name: of the format of the parts.
-        digits: the binary digits of each part behind the first.
-        parts: of how many parts an operand is the sum. Products are made of those whose
-            numbers, from 0 for the greatest part on, add up to less than this.
+        name: of the format of the operands.
+        digits: their binary digits behind the first.
+        has_rest: whether products with the rest of each operand, rounded alike, are added.
     """
 
     name: str
     digits: int
-    parts: int = 1
+    has_rest: bool = False
 
-    def split(self, operand: Leaf) -> Results:
-        """Returns the parts of an operand, the greatest first."""
+    def rounded(self, operand: Leaf) -> Leaf:
+        """Returns an operand with these digits."""
         if operand.dtype != _SINGLE:
-            return [operand]
-        parts = []
-        rest = operand
-        for _ in range(self.parts):
-            part = lax.reduce_precision(rest, 8, self.digits)
-            parts.append(part)
-            rest = rest - part
-            # Infinity less infinity would make the other parts NaN.
-            is_finite = jnp.isfinite(rest)
-            rest = jnp.where(is_finite, rest, 0)
-        return parts
+            return operand
+        return lax.reduce_precision(operand, 8, self.digits)
+
+    def rest(self, operand: Leaf) -> Leaf:
+        """Returns what rounding takes from an operand, rounded."""
+        rest = operand - self.rounded(operand)
+        # Infinity less infinity would make the product NaN.
+        is_finite = jnp.isfinite(rest)
+        finite_rest = jnp.where(is_finite, rest, 0)
+        return self.rounded(finite_rest)
 
 
 IEEE_FLOAT32 = Algorithm("float32", 23)
 _ONE_PASS = Algorithm("bfloat16", 7)
-_THREE_PASSES = Algorithm("bfloat16", 7, parts=2)
+_THREE_PASSES = Algorithm("bfloat16", 7, has_rest=True)
 _TENSORFLOAT32 = Algorithm("TF32", 10)
 _SINGLE = np.dtype("float32")
-
-
-class Products(NamedTuple):
-    """What a device makes of products of float32 operands.
-
-    Attributes:
-        name: of the setting.
-        mended: the level of an equation that is to be computed wider.
-    """
-
-    name: str
-    mended: str = "HIGHEST"
-
-    @property
-    def levels(self) -> Sequence[str]:
-        """The names of what a program may ask for instead, the cheapest first."""
-        default, high, _ = _SETTINGS[self.name]
-        if high == default:
-            return ["HIGHEST"]
-        return ["HIGH", "HIGHEST"]
-
-    @property
-    def begin(self) -> str:
-        """How a sentence on it begins."""
-        # A device is named as such, since its matrix units decide.
-        if self.name in DEVICES:
-            default, *_ = _SETTINGS[self.name]
-            return f"as on {DEVICES[self.name]} ({default.name} products)"
-        return f"with {self.name} products"
 
 
 def _is_product(eqn: Equation) -> bool:
@@ -101,11 +66,11 @@ def _has_vector(eqn: Equation) -> bool:
     """Returns whether an equation multiplies by one vector, and not by a batch of them."""
     if eqn.primitive.name != "dot_general":
         return False
-    (contracting, _), (batch, _) = eqn.params["dimension_numbers"]
+    (contracting, _), _ = eqn.params["dimension_numbers"]
     first, second = eqn.invars
-    contracted = math.prod(first.aval.shape[axis] for axis in contracting)
-    if batch:
-        return False
+    contracted = 1
+    for axis in contracting:
+        contracted *= first.aval.shape[axis]
     # A vector has nothing else.
     return contracted in (first.aval.size, second.aval.size)
 
@@ -116,13 +81,15 @@ class Formats(NamedTuple):
     Attributes:
         wide: the dtype of what is wide, at least.
         narrow: if given, the program is run as if all floats were at most this wide.
-        products: if given, what a device makes of products of float32 operands; all else is
-            as the program has it, and not wider.
+        products: if given, the setting by which products of float32 operands are computed;
+            all else is as the program has it, and not wider.
+        mended: the level of a product that is to be computed wider.
     """
 
     wide: np.dtype
     narrow: np.dtype | None = None
-    products: Products | None = None
+    products: str | None = None
+    mended: str = "HIGHEST"
 
     def written(self, dtype: DType) -> DType:
         """Returns the dtype in which the program computes a value."""
@@ -153,24 +120,21 @@ class Formats(NamedTuple):
 
     def algorithm(self, eqn: Equation, is_wide: bool) -> Algorithm | None:
         """Returns how a device computes an equation; None if it is as JAX has it."""
-        products = self.products
-        if products is None:
-            return None
-        if not _is_product(eqn):
+        if self.products is None or not _is_product(eqn):
             return None
         # XLA makes a product with a vector a multiply and a sum.
-        if products.name in DEVICES and _has_vector(eqn):
+        if self.products in DEVICES and _has_vector(eqn):
             return IEEE_FLOAT32
         precision = eqn.params.get("precision") or ()
         if not isinstance(precision, tuple):  # an algorithm that is preset
             return IEEE_FLOAT32
         levels = [level.value for level in precision]
         if is_wide:
-            mended = lax.Precision[products.mended]
+            mended = lax.Precision[self.mended]
             levels.append(mended.value)
         # XLA takes the highest of both operands.
         highest = max(levels, default=0)
-        return _SETTINGS[products.name][highest]
+        return _SETTINGS[self.products][highest]
 
 
 def product(eqn: Equation, operands: Arrays, algorithm: Algorithm) -> Results:
@@ -179,17 +143,22 @@ def product(eqn: Equation, operands: Arrays, algorithm: Algorithm) -> Results:
     highest = lax.Precision.HIGHEST
     precision = (highest, highest)
     params = dict(eqn.params, precision=precision, preferred_element_type=_SINGLE)
-    eqn = eqn.replace(params=params)
-    first_parts = algorithm.split(operands[0])
-    second_parts = algorithm.split(operands[1])
-    products = []
-    for number, first in enumerate(first_parts):
-        for second in second_parts[: algorithm.parts - number]:
-            parts = [first, second, *operands[2:]]
-            results = evaluate(eqn, parts, unchanged_dtype)
-            products.extend(results)
-    smallest_first = reversed(products)
-    total = functools.reduce(lax.add, smallest_first)
+    exact = eqn.replace(params=params)
+    first, second, *sizes = operands
+
+    def multiplied(first_part, second_part):
+        parts = [first_part, second_part, *sizes]
+        (result,) = evaluate(exact, parts, unchanged_dtype)
+        return result
+
+    rounded = algorithm.rounded(first)
+    second_rounded = algorithm.rounded(second)
+    total = multiplied(rounded, second_rounded)
+    if algorithm.has_rest:
+        rest = multiplied(algorithm.rest(first), second_rounded)
+        second_rest = multiplied(rounded, algorithm.rest(second))
+        # The smallest first.
+        total = rest + second_rest + total
     dtype = eqn.outvars[0].aval.dtype
     return [lax.convert_element_type(total, dtype)]
 
@@ -211,19 +180,28 @@ _SETTINGS = {
 }
 
 
-def products_named(name: object) -> Products:
-    """Returns the products that a setting names.
+def checked_products(name: object) -> str:
+    """Returns a setting of products in lower case.
 
     Raises:
         TypeError: if it is no name.
         ValueError: if it is not known.
     """
-    if not isinstance(name, str) or name.lower() not in _SETTINGS:
-        error = ValueError
-        if not isinstance(name, str):
-            error = TypeError
-        raise error(
-            f"audit_precision got matmul_precision={shown(name)}, which is not simulated. "
-            f'Write matmul_precision="tpu", or one of {", ".join(_SETTINGS)}.'
-        )
-    return Products(name.lower())
+    if isinstance(name, str) and name.lower() in _SETTINGS:
+        return name.lower()
+    error = ValueError
+    if not isinstance(name, str):
+        error = TypeError
+    raise error(
+        f"audit_precision got matmul_precision={shown(name)}, which is not simulated. "
+        f'Write matmul_precision="tpu", or one of {", ".join(_SETTINGS)}.'
+    )
+
+
+def products_text(name: str) -> str:
+    """Returns how a sentence on a setting of products begins."""
+    # A device is named as such, since its matrix units decide.
+    if name in DEVICES:
+        default, *_ = _SETTINGS[name]
+        return f"as on {DEVICES[name]} ({default.name} products)"
+    return f"with {name} products"

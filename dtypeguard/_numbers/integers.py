@@ -24,6 +24,7 @@ from . import primitives
 from .arrays import numpy_for
 from .evaluate import evaluate
 from .primitives import Noted, is_inexact, is_integer, is_key
+from .probes import note_decisions
 from .program import NumericProgram
 
 # The lowest bits of their results follow from the lowest bits of what they are given, so
@@ -72,8 +73,8 @@ class Watched(NamedTuple):
     before_bits: _Numbers
 
     def notes(self, node: Node, operands: Arrays, results: Arrays) -> Noted:
-        """Returns what a run notes of an equation."""
-        noted = Noted()
+        """Returns what a run notes of an equation: its decisions, and whether all fits."""
+        noted = note_decisions(node, operands, results)
         number = node.number
         if number in self.integers:
             noted[number, "fit"] = _fit(node, operands, results[0])
@@ -84,9 +85,8 @@ class Watched(NamedTuple):
         numpy = numpy_for(results[0])
         operand = numpy.asarray(operands[0])
         result = numpy.asarray(results[0])
-        if kind(operand.dtype) != "complex":
-            result = result.real
-        back = result.astype(operand.dtype)
+        # A complex number that is not real counts as changed.
+        back = result.real.astype(operand.dtype)
         differs = back != operand
         noted[number, "loses"] = differs.any()
         if number in self.before_bits:
@@ -174,18 +174,14 @@ def _passes(equation: Equation) -> bool:
         # A bool has next to nothing of a number.
         if is_integer(result):
             return is_integer(operand)
-        if not is_inexact(operand):
-            return False
-        return is_inexact(result)
+        return is_inexact(operand) and is_inexact(result)
     if primitives.moves(eqn):
         return True
     if is_integer(result):
         return equation.primitive in _MODULAR
     # Equal numbers stay equal.
-    if not is_inexact(result):
-        return False
     are_literals = list(map(is_literal, eqn.invars))
-    return are_literals.count(False) == 1
+    return is_inexact(result) and are_literals.count(False) == 1
 
 
 def _makes_bits(equation: Equation) -> bool:
@@ -199,10 +195,7 @@ def _makes_bits(equation: Equation) -> bool:
 
 def _may_wrap(equation: Equation) -> bool:
     """Returns whether a result may be an integer that does not fit its dtype."""
-    written = Written(equation.stack)
-    if written.is_of_sampler:
-        return False
-    if written.origin is None:
+    if Written(equation.stack).is_of_sampler:
         return False
     eqn = equation.stack[0]
     if not is_integer(eqn.outvars[0].aval):
@@ -211,16 +204,11 @@ def _may_wrap(equation: Equation) -> bool:
 
 
 def _fit(node: Node, operands: Arrays, result: Leaf) -> Leaf:
-    """Returns how many numbers of a result do not fit, the greatest and the least of them.
-
-    The last two are 0 where none of them is a number.
-    """
+    """Returns how many numbers of a result do not fit, the greatest and the least."""
     with set_x64(True):
         exact, is_wrong = _compared_exactly(node, operands, result)
         numpy = numpy_for(exact)
-        # A comparison with what is no number is false.
-        is_outlier = is_wrong & (exact == exact)
-        numbers = numpy.where(is_outlier, exact, 0.0)
+        numbers = numpy.where(is_wrong, exact, 0.0)
         count = is_wrong.sum(dtype=float)
         greatest = numbers.max(initial=0)
         least = numbers.min(initial=0)
@@ -248,15 +236,14 @@ def _compared_exactly(node: Node, operands: Arrays, result: Leaf) -> tuple[Leaf,
     else:
         (exact,) = evaluate(node.eqn, wide_operands, _as_double)
     exact = numpy.asarray(exact)
-    info = jnp.iinfo(result.dtype)
-    is_above = exact > float(info.max)
-    is_below = exact < float(info.min)
     # Float64 has numbers of 64 bits rounded: what has wrapped is off by a power of two.
+    rounding = 1.0
+    if result.dtype.itemsize == 8:
+        rounding = 2.0**32
     difference = exact - numpy.asarray(result, float)
-    half_range = 2.0 ** (info.bits - 1)
-    is_near = abs(difference) < half_range
-    is_wrong = is_above | is_below | ~is_near
-    return exact, is_wrong
+    # What is no number is near to none.
+    is_near = abs(difference) < rounding
+    return exact, ~is_near
 
 
 def _as_double(dtype: DType) -> DType:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from .._leaves.types import Aval, Leaf
 from .._program.jaxprs import Arrays
 from . import plans
 from .arrays import distance, part_along, size_of
@@ -79,7 +80,7 @@ class Measures:
         shares: the share of each line in the squared error, as far as it was measured.
         notes: what is noted as written: decisions, and what `watched` says.
         given: those whose decisions other runs follow; none if it returns ints and bools
-            alone, or if wide types are finite only without, as a logarithm of a negative
+            alone, or if wide types are not finite with them, as a logarithm of a negative
             number.
         left_out: the outputs whose errors do not count.
     """
@@ -92,24 +93,21 @@ class Measures:
         self.outputs = measured(avals)
         self.are_floats = any(map(is_inexact, avals))
         self.raises = False
-        self.notes = Noted()
-        more_than_decisions = watched(program)
-        probes = Probes(self.notes, watched=more_than_decisions)
+        watches = watched(program)
+        probes = Probes(watches.notes)
+        self.notes = probes.noted
         plan = plans.written(program)
         self._all_written = self._run_all(plan, probes, is_compiled=True)
         self.written = [self._all_written[n] for n in self.outputs]
         for node in program.block.all_nodes():
-            loses = self.notes.get((node.number, "loses"))
-            if loses is None:
-                continue
+            loses = self.notes.get((node.number, "loses"), True)
             # No line is to blame for a conversion of numbers that fit.
-            if not loses.any():
+            if not np.any(loses):
                 node.rounds = False
         self.given = Noted()
         self.left_out: Sequence[int] = ()
         self.shares: dict[int, float] = {}
         self._alone: dict[int, float] = {}
-        self._error = functools.cache(self._measure_error)
         self._part_of_first = functools.cache(self._measure_part)
 
     def before_run(self) -> None:
@@ -141,19 +139,11 @@ class Measures:
         if self.are_floats and not self.raises:
             self.given = self.notes
         exact = self._outputs(())
-        if not self.given:
-            return exact
         if all(np.isfinite(array).all() for array in exact):
             return exact
+        # Wide numbers may not fit decisions that were made on rounded ones.
         self.given = Noted()
-        undecided = self._outputs(())
-        for array, exact_array in zip(undecided, exact):
-            is_saved = np.isfinite(array) & ~np.isfinite(exact_array)
-            # Wide numbers do not fit decisions that were made on rounded ones.
-            if is_saved.any():
-                return undecided
-        self.given = self.notes
-        return exact
+        return self._outputs(())
 
     def run(
         self,
@@ -183,24 +173,13 @@ class Measures:
             return run(program, plan, arrays, probes, is_compiled=is_compiled, **options)
         except RAISED_BY_CHECKS:
             # Only all of it wide has to run.
-            are_wide = plan.entries == WIDE
-            if are_wide.all():
-                raise
             if program.formats.narrow is None:
+                raise
+            if np.all(plan.entries == WIDE):
                 raise
             # It counts as lost, and the report says so.
             self.raises = True
-            outputs = []
-            for aval in program.jaxpr.out_avals:
-                # A key is compared with nothing.
-                output = aval
-                if not is_key(aval):
-                    number: float = 0
-                    if is_inexact(aval):
-                        number = np.nan
-                    output = jnp.full(aval.shape, number, aval.dtype)
-                outputs.append(output)
-            return outputs
+            return list(map(_lost, program.jaxpr.out_avals))
 
     @functools.cached_property
     def _is_compiled_sooner(self) -> bool:
@@ -236,7 +215,7 @@ class Measures:
                 return True
         return False
 
-    def _measure_error(self, rounding: range) -> float:
+    def _error(self, rounding: range) -> float:
         """Returns the error if these lines round and the others are wide."""
         if len(rounding) == self.lines:
             return self.total
@@ -260,9 +239,8 @@ class Measures:
         groups = []
         for first in numbers[::_LINES_IN_GROUP]:
             group = numbers[first : first + _LINES_IN_GROUP]
-            groups.append(group)
-        for group in sorted(groups, key=self._error, reverse=True):
-            error = self._error(group)
+            groups.append((self._error(group), group))
+        for error, group in sorted(groups, key=lambda pair: pair[0], reverse=True):
             for number in group:
                 if error < self._least:
                     self._alone[number] = error
@@ -290,8 +268,7 @@ class Measures:
         if not np.isfinite([self.total, *errors]).all():
             # A line to come may cause all of it, and these next to nothing.
             if len(reached) == self.lines:
-                bounded = np.minimum(errors, LARGEST_ERROR)
-                squares = bounded**2
+                squares = np.minimum(errors, LARGEST_ERROR) ** 2
                 shares = squares / (squares.sum() or 1.0)
                 self.shares = dict(zip(reached, shares.tolist()))
             return
@@ -300,8 +277,7 @@ class Measures:
             if self.alone(number) <= self._least:
                 self.shares[number] = 0.0
                 small.add(number)
-        large = set(reached) - small
-        for number in sorted(large, key=self.alone, reverse=True):
+        for number in sorted(set(reached) - small, key=self.alone, reverse=True):
             show_status(number)
             # Lines that cause next to nothing go with the line after them.
             before = set(range(number)) - small
@@ -315,21 +291,29 @@ class Measures:
             return float(count > 0)
         outputs = self._outputs(range(count))
         along = self._along(outputs)
-        total = self._along(self.written)
-        return along / total
+        return along / self._along(self.written)
 
     def _along(self, outputs: Arrays) -> float:
         """Returns how far off outputs are along the error, in squares of their sizes."""
         parts = []
         for number, size in enumerate(self.own.sizes):
             exact = self.own.exact[number]
-            written = self.written[number]
-            part = part_along(outputs[number], exact, written)
+            part = part_along(outputs[number], exact, self.written[number])
             parts.append(part / size / size)
         return math.fsum(parts)
 
     def _outputs(self, rounding: Collection[int]) -> Results:
         """Returns the measured outputs where some lines round."""
         plan = plans.rounding(self.program, rounding)
-        probes = Probes(followed=self.given)
-        return self.run(plan, probes)
+        return self.run(plan, Probes(followed=self.given))
+
+
+def _lost(aval: Aval) -> Leaf:
+    """Returns an output of a run that has raised."""
+    # A key is compared with nothing.
+    if is_key(aval):
+        return aval
+    number: float = 0
+    if is_inexact(aval):
+        number = np.nan
+    return jnp.full(aval.shape, number, aval.dtype)

@@ -18,16 +18,15 @@ from .._program.jaxprs import Arrays, value_kind
 from .._program.program import Node
 from .arithmetic import Values, wide_form
 from .evaluate import of_mesh
-from .integers import Watched, otherwise
-from .primitives import SELECTS, Noted, Results, is_integer
+from .primitives import COMPUTED, SELECTS, Noted, Results, is_integer
 
 _VALUES = ForeignNames("eq ne lt le gt ge sign floor ceil round")
 
 # What a note of a decision is of, in place of a result.
 DECISION = "decision"
 
-# Returns what is noted of a result, of it and the operands.
-_Note = Callable[[Leaf, Arrays], Leaf | None]
+# Returns what is noted of an equation, of it, its operands and its results.
+_Note = Callable[[Node, Arrays, Arrays], Noted]
 
 
 @dataclasses.dataclass
@@ -35,38 +34,26 @@ class Probes:
     """Notes beside the results of a run, and decisions for it to follow.
 
     Attributes:
-        noted: gets what is noted; None if nothing is.
-        note: returns what is noted of a result, of it and its operands. Without it the
-            decisions are noted.
+        note: returns what is noted of an equation; None if nothing is.
         followed: the decisions that the run follows; others it makes itself.
-        watched: the equations of which more is noted than decisions.
         changed: the number of an equation whose results that do not fit are others.
+        noted: what the run has noted, and how often loops turned.
     """
 
-    noted: Noted | None = None
     note: _Note | None = None
     followed: Noted = dataclasses.field(default_factory=Noted)
-    watched: Watched | None = None
     changed: int | None = None
+    noted: Noted = dataclasses.field(default_factory=Noted)
 
     def empty(self, followed: Noted) -> "Probes":
         """Returns the same probes with nothing noted yet."""
-        noted = None
-        if self.noted is not None:
-            noted = {}
-        return dataclasses.replace(self, noted=noted, followed=followed)
-
-    @property
-    def notes_nothing(self) -> bool:
-        """Whether a run is for its results alone."""
-        return self.key == Probes().key
+        return dataclasses.replace(self, followed=followed, noted={})
 
     @property
     def key(self) -> object:
         """Equal for probes that have a loop run alike."""
         # What is noted is an output of a compiled body, so it is part of the program.
-        is_noted = self.noted is not None
-        return is_noted, self.note, self.watched, self.changed
+        return self.note, self.changed
 
     def followed_at(self, node: Node) -> Leaf | None:
         """Returns the decision to follow at an equation."""
@@ -79,59 +66,35 @@ class Probes:
         followed = Noted()
         for key, note in self.followed.items():
             number, kind = key
-            if kind != DECISION:
-                continue
-            if number in numbers:
+            if kind == DECISION and number in numbers:
                 followed[key] = note
         return followed
 
-    def add(self, noted: Noted) -> None:
-        """Adds what was noted beside, or inside of a loop or of branches."""
-        if self.noted is not None:
-            self.noted.update(noted)
-
-    def checked(self, node: Node, operands: Arrays, results: Arrays) -> Arrays:
-        """Notes the decision of an equation; returns its results, changed if asked."""
-        if self.watched is not None:
-            notes = self.watched.notes(node, operands, results)
-            self.add(notes)
-        if self.noted is not None and self.note is None:
-            decision = decision_of(node, operands, results)
-            if decision is not None:
-                key = (node.number, DECISION)
-                self.add({key: decision})
-        # An audit asks whether numbers that do not fit change any output.
-        if node.number == self.changed:
-            return [otherwise(node, operands, results[0])]
-        return results
-
-    def results(self, number: int, results: Values, operands: Values) -> None:
-        """Notes the results of an equation, if these are noted."""
-        if self.note is None:
-            return
-        wide_operands = list(map(wide_form, operands))
-        for place, result in enumerate(results):
+    def add_notes(self, node: Node, operands: Values, results: Values) -> None:
+        """Adds what is noted of an equation."""
+        if self.note is not None:
+            wide_operands = list(map(wide_form, operands))
             # A constant that is rounded as written has made nothing yet.
-            wide_result = wide_form(result)
-            noted = self.note(wide_result, wide_operands)
-            if noted is not None:
-                # JAX sorts keys, and those of decisions are words.
-                key = (number, str(place))
-                self.add({key: noted})
+            wide_results = list(map(wide_form, results))
+            notes = self.note(node, wide_operands, wide_results)
+            self.noted.update(notes)
 
 
-def decision_of(node: Node, operands: Arrays, results: Arrays) -> Leaf | None:
-    """Returns what an equation has decided by floats; None if nothing."""
+def note_decisions(node: Node, operands: Arrays, results: Arrays) -> Noted:
+    """Returns what an equation has decided by floats."""
+    if node.rule != COMPUTED:
+        return {}
     # Integers are the same on both sides, and so is what they decide.
     kinds = [value_kind(var.aval) for var in node.eqn.invars]
     if "float" not in kinds:
-        return None
+        return {}
+    key = (node.number, DECISION)
     if node.name in SELECTS:  # the last operand tells which of the first to take
-        return operands[-1]
+        return {key: operands[-1]}
     place = _decided_place(node)
     if place is None:
-        return None
-    return results[place]
+        return {}
+    return {key: results[place]}
 
 
 def _decided_place(node: Node) -> int | None:
@@ -182,11 +145,11 @@ def zeros_like(shapes: Any, *room: int) -> Any:
 
 def put_at_turn(notes: Any, turn_notes: Any, turn: Leaf) -> Any:
     """Returns notes with those of one turn."""
-
-    def put(rows, row):
-        return lax.dynamic_update_index_in_dim(rows, row, turn, 0)
-
-    return jax.tree.map(put, notes, turn_notes)
+    return jax.tree.map(
+        lambda rows, row: lax.dynamic_update_index_in_dim(rows, row, turn, 0),
+        notes,
+        turn_notes,
+    )
 
 
 def chosen_by_turn(is_on: Leaf, new: Sequence[Leaf], old: Sequence[Leaf]) -> list[Leaf]:

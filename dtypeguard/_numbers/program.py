@@ -1,11 +1,11 @@
 """A traced program whose equations have numbers, and the lines at which these round."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
-from .._leaves.dtypes import bits
+from .._leaves.dtypes import kind
 from .._leaves.types import DType, Jaxpr
 from .._program.aligned import SecondTraces
 from .._program.jaxprs import Stack, Variable, is_literal
@@ -14,8 +14,15 @@ from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .annotation import Annotation, numbers_in_dtype
 from .formats import IEEE_FLOAT32, Formats
-from .lines import Line, Lines
-from .primitives import COMPUTED, ROUNDINGS, is_inexact, moves
+from .lines import NOWHERE, Line, key_of_line
+from .primitives import (
+    COMPUTED,
+    OWN,
+    ROUNDINGS,
+    has_no_wide_form,
+    is_inexact,
+    moves,
+)
 
 # What is made once for all runs, by what it is made of.
 _Made = dict[object, Any]
@@ -29,7 +36,7 @@ class NumericProgram:
         size: how many numbers there are.
         unexamined: the primitives that run as written, since they have no wide form, each
             with its lines.
-        backward: the narrow dtypes that a backward pass has.
+        backward: the dtypes that a backward pass has.
         literals: the numbers in its equations, as values.
         functions: what evaluates equations, loops and branches.
         while_loops: the loops that turn as often as they decide.
@@ -50,7 +57,8 @@ class NumericProgram:
     ):
         self.jaxpr = jaxpr
         self.formats = formats
-        self.lines = Lines()
+        self.lines: list[Line] = []
+        self._line_numbers: dict[Hashable, int] = {}
         self.unexamined: dict[tuple[str, Origin | None], None] = {}
         self.backward: set[np.dtype] = set()
         self.literals: _Made = {}
@@ -61,7 +69,7 @@ class NumericProgram:
         if not is_fixed:
             self._note_inputs()
         self.block = Block(jaxpr, traces=traces)
-        annotation = Annotation(formats, is_judged, self.leave_out)
+        annotation = Annotation(formats, is_judged)
         arguments = [is_fixed for _ in jaxpr.in_avals]
         annotation.block(self.block, arguments)
         self.size = number_nodes(self.block)
@@ -73,8 +81,8 @@ class NumericProgram:
         # A second pass, since an equation that rounds nothing may stand on a line that
         # rounds at a later one.
         for node in self.block.all_nodes():
-            if node.line is None:
-                node.line = self.lines.find(node.stack)
+            key = key_of_line(node.stack)
+            node.line = self._line_numbers.get(key)
 
     def leave_out(self, stack: Stack) -> None:
         """Notes that an equation runs as written."""
@@ -84,10 +92,22 @@ class NumericProgram:
 
     # Lines
 
+    def _line_of(self, stack: Stack) -> Line:
+        """Returns the line of an equation; a new one if there is none yet."""
+        written = Written(stack)
+        key = key_of_line(stack)
+        if key not in self._line_numbers:
+            self._line_numbers[key] = len(self.lines)
+            self.lines.append(Line(written.origin or NOWHERE))
+        line = self.lines[self._line_numbers[key]]
+        if written.cast_of_ours is not None:
+            line.casts[written.cast_of_ours] = None
+        return line
+
     def _note_inputs(self) -> None:
         """Makes the first line, which stands for the inputs."""
-        number = self.lines.number_of(())
-        line = self.lines[number]
+        line = Line(None)
+        self.lines.append(line)
         for aval in self.jaxpr.in_avals:
             written = self.formats.written(aval.dtype)
             if written != aval.dtype:
@@ -99,28 +119,22 @@ class NumericProgram:
         dtypes = self._dtypes_as_written(eqn.outvars)
         # The range of these dtypes tells whether scaling the loss can help.
         if node.is_backward:
-            for dtype in dtypes:
-                if bits(dtype) < 32:
-                    self.backward.add(dtype)
+            self.backward.update(dtypes)
+        if node.rule == OWN and has_no_wide_form(eqn):
+            self.leave_out(node.stack)
         self._note_numbers(node)
         node.rounds = self._is_rounding(node, dtypes)
         if not node.rounds:
             return
-        line = self._line_of(node)
+        line = self._line_of(node.stack)
         algorithm = self.formats.algorithm(eqn, is_wide=False)
         if algorithm is not None:
             # A device rounds the operands, so the dtype of the result says nothing.
             precision = eqn.params.get("precision")
             line.has_asked |= precision is not None
-            line.note(node.stack, algorithm.name)
-            return
-        for dtype in dtypes:
-            line.note(node.stack, str(dtype))
-
-    def _line_of(self, node: Node) -> Line:
-        """Returns the line of an equation, at which it rounds."""
-        node.line = self.lines.number_of(node.stack)
-        return self.lines[node.line]
+            line.note(node.stack, [algorithm.name])
+        else:
+            line.note(node.stack, map(str, dtypes))
 
     def _note_numbers(self, node: Node) -> None:
         """Notes the numbers that an equation rounds."""
@@ -130,16 +144,17 @@ class NumericProgram:
         for place, constant in node.intended.items():
             constants.append((constant, eqn.invars[place]))
         if node.constant is not None:
-            constant = np.asarray(node.constant)
-            constants.append((constant, eqn.outvars[0]))
+            constants.append((node.constant, eqn.outvars[0]))
         for constant, var in constants:
             dtype = self.formats.written(var.aval.dtype)
+            if kind(dtype) != "float" or not self.formats.rounds(dtype):
+                continue
             numbers = np.ravel(constant)
             rounded = numbers_in_dtype(numbers, dtype)
             if is_literal(var) and dtype == var.aval.dtype:
                 # A limit of a dtype does not round to that of another one.
                 rounded = np.ravel(var.val)
-            line = self._line_of(node)
+            line = self._line_of(node.stack)
             line.dtypes.add(str(dtype))
             line.constants.append((numbers, rounded))
 
@@ -147,9 +162,7 @@ class NumericProgram:
         """Returns whether an equation rounds as written, where it has a wide form."""
         eqn = node.eqn
         formats = self.formats
-        if node.rule in ROUNDINGS:
-            return any(map(formats.rounds, dtypes))
-        if node.rule != COMPUTED:
+        if node.rule not in ROUNDINGS | {COMPUTED}:
             return False
         # All but the products is the same on both sides there.
         if formats.products is not None:

@@ -22,6 +22,7 @@ from .arithmetic import Arithmetic, Either, Value, Values, own_form
 from .compiled import call_compiled
 from .evaluate import as_dtype, current_mesh, round_inwards, under_mesh
 from .formats import Formats
+from .integers import otherwise
 from .plans import ROUNDED, WIDE, WRITTEN, WidthPlan
 from .primitives import (
     COMPUTED,
@@ -195,7 +196,7 @@ class Run(Walk[Any]):
         inner = dataclasses.replace(self, probes=probes)
         inner_results = inner.block(block, arguments)
         results = self.left(node, inner_results)
-        return results, probes.noted or {}
+        return results, probes.noted
 
     # As the walk asks
 
@@ -260,7 +261,7 @@ class Run(Walk[Any]):
         # Runs that measure lines differ in what rounds: one program serves all of them. No
         # line rounds where all is compiled.
         is_whole = numbers == range(self.program.size)
-        if plan.is_rounding and not is_whole and probes.notes_nothing:
+        if plan.is_rounding and not is_whole and probes.key == Probes().key:
             are_rounded = plan.entries == ROUNDED
             switch = Switch(are_rounded, plan.with_all(ROUNDED))
             plan = plan.with_all(WIDE)
@@ -271,7 +272,7 @@ class Run(Walk[Any]):
             probes_in_trace = probes.empty(followed)
             run = Run(plan, probes_in_trace, in_trace, in_run)
             results = compute(run, operands)
-            return results, probes_in_trace.noted or {}
+            return results, probes_in_trace.noted
 
         part = plan.part(numbers.start, numbers.stop)
         key = (numbers, part, plan.is_wide_given, arithmetic.formats, probes.key)
@@ -294,7 +295,7 @@ class Run(Walk[Any]):
             results = self._switched(self.switch, node, operands, results)
         # The equations inside of a call have noted the same values.
         if node.rule != CALL:
-            self.probes.results(node.number, results, operands)
+            self.probes.add_notes(node, operands, results)
         return results
 
     def _switched(
@@ -330,7 +331,7 @@ class Run(Walk[Any]):
         is_reversed = params["reverse"]
         carry, rows = lax.scan(turn, carry, rows, length, is_reversed)
         results, notes = rows
-        self.probes.add(notes)
+        self.probes.noted.update(notes)
         return [*carry, *results]
 
     def visit_while(self, node, operands):
@@ -384,7 +385,7 @@ class Run(Walk[Any]):
         turns, _, carry, notes = lax.while_loop(any_goes_on, turn, state)
         # How often it turns is a decision, which other runs follow.
         notes[node.number, DECISION] = turns
-        probes.add(notes)
+        probes.noted.update(notes)
         return carry
 
     def visit_cond(self, node, operands):
@@ -408,7 +409,7 @@ class Run(Walk[Any]):
             branch = functools.partial(with_all_notes, block)
             branches.append(branch)
         results, notes = lax.switch(index, branches)
-        self.probes.add(notes)
+        self.probes.noted.update(notes)
         return results
 
     def visit_shard_map(self, node, operands):
@@ -437,8 +438,10 @@ class Run(Walk[Any]):
         settled, results = self.arithmetic.computed(node, operands, width)
         if decision is not None:
             results = results_following(node, results, decision)
-        checked = self.probes.checked(node, settled, results)
-        return list(checked)
+        # An audit asks whether numbers that do not fit change any output.
+        if node.number == self.probes.changed:
+            return [otherwise(node, settled, results[0])]
+        return results
 
     def visit_own(self, node, operands):
         """Computes an equation as it stands."""

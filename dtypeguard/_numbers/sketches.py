@@ -5,12 +5,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from .._leaves.types import Leaf
 from .._program.graph import Graph
 from .._program.jaxprs import Arrays, Stack, value_kind
-from .._program.program import CALL, SCAN, Block, Node
+from .._program.program import SCAN, Node
 from . import plans
 from .primitives import Noted
 from .probes import Probes
@@ -40,23 +39,22 @@ class SketchNode(NamedTuple):
 
 def sketches(program: NumericProgram, arrays: Arrays) -> tuple[list[SketchNode], list[int]]:
     """Returns the values of a program in wide types, and the numbers of its outputs."""
-    noted = Noted()
-    probes = Probes(noted, _note_sketch)
-    plan = plans.wide(program)
-    run(program, plan, arrays, probes)
+    probes = Probes(_note_sketches)
+    run(program, plans.wide(program), arrays, probes)
     graph = _FirstTurns(program.block)
     values = []
     for value, aval in enumerate(graph.avals):
         sources = frozenset(graph.sources(value))
-        operands = sources.difference(graph.constants)
         # A token has no size.
         size = getattr(aval, "size", 0)
+        operands = sources.difference(graph.constants)
         stack = ()
         sketch = None
-        if value in graph.makers:
-            node, place = graph.makers[value]
-            stack = node.stack
-            sketch_by_turn = noted.get((node.number, str(place)))
+        if value in graph.made_by:
+            equation = graph.made_by[value]
+            stack = equation.stack
+            place = str(value - equation.first)
+            sketch_by_turn = probes.noted.get((equation.number, place))
             # A loop with no turn has none.
             if sketch_by_turn is not None and sketch_by_turn.size:
                 sketch = np.asarray(sketch_by_turn)[_first_turns(stack)]
@@ -65,37 +63,26 @@ def sketches(program: NumericProgram, arrays: Arrays) -> tuple[list[SketchNode],
 
 
 class _FirstTurns(Graph):
-    """The values of a program; loops are looked into in their first turn.
-
-    Attributes:
-        makers: the node of each value that a node makes, and which of its results it is.
-    """
-
-    def __init__(self, block: Block):
-        self.makers: dict[int, tuple[Node, int]] = {}
-        super().__init__(block)
+    """The values of a program; loops are looked into in their first turn."""
 
     def enter(self, block, arguments):
         # A slice stands for the array that is scanned.
         return dict(zip(block.arguments, arguments))
 
-    def node(self, node, operands):
-        results = super().node(node, operands)
-        # What a call returns was made inside of it.
-        if node.rule != CALL:
-            for place, value in enumerate(results):
-                self.makers[value] = (node, place)
-        return results
-
     # A value inside is one of several turns, branches or shards, and has no one sketch.
     visit_while = visit_cond = visit_shard_map = Graph.computed
 
     def visit_call(self, node, operands):
+        # What a call returns was made inside of it.
         return self.block(node.inner[0], operands)
 
     def visit_scan(self, node, operands):
         results = self.block(node.inner[0], operands)
-        return self.left(node, results)
+        values = self.computed(node, results)
+        for value, result in zip(values, results):
+            # Each result of a scan has a way of its own.
+            self.made_by[value] = self.made_by[value]._replace(inputs=[result])
+        return values
 
 
 def _first_turns(stack: Stack) -> tuple[int, ...]:
@@ -111,10 +98,13 @@ def _first_turns(stack: Stack) -> tuple[int, ...]:
     return tuple(turns)
 
 
-def _note_sketch(array: Leaf, operands: Arrays) -> Leaf | None:
-    if value_kind(array) is None:
-        return None
-    return _sketch(array)
+def _note_sketches(node: Node, operands: Arrays, results: Arrays) -> Noted:
+    noted = Noted()
+    for place, result in enumerate(results):
+        if value_kind(result) is not None:
+            # JAX sorts keys, and those of decisions are words.
+            noted[node.number, str(place)] = _sketch(result)
+    return noted
 
 
 @jax.jit
@@ -130,13 +120,10 @@ def _sketch(array: Leaf) -> Leaf:
     is_small = abs(flat) < _LARGE
     # Infinity, or not a number, is as good as one number.
     flat = jnp.where(is_small, flat, 3.0)
-    padding = -flat.size % _BUCKETS
-    padded = jnp.pad(flat, (0, padding))
-    # The same signs each time, so that sketches of two programs are compared; in 8 bits,
-    # since the compiled program holds them.
+    padded = jnp.pad(flat, (0, -flat.size % _BUCKETS))
+    rows = padded.reshape(-1, _BUCKETS)
+    # The same signs each time, so that sketches of two programs are compared.
     random = np.random.default_rng(0)
-    signs = random.choice([-1, 1], padded.size)
-    wide_signs = lax.convert_element_type(signs.astype(np.int8), dtype)
-    signed = padded * wide_signs
-    rows = signed.reshape(-1, _BUCKETS)
-    return rows.sum(axis=0)
+    is_negative = random.random(rows.shape) < 0.5
+    signed = jnp.where(is_negative, -rows, rows)
+    return signed.sum(axis=0)

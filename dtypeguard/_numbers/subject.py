@@ -26,7 +26,6 @@ from .._program.aligned import (
     beside_trace,
     sibling_dtypes,
 )
-from .._program.jaxprs import Arrays
 from .._program.program import Block
 from .formats import Formats
 from .primitives import is_inexact, measured
@@ -93,14 +92,16 @@ class Subject:
         self.given = self.other(args, kwargs or {})
         arrays = list(self.given.arrays)
         check_arrays("audit_precision", "args", arrays)
-        # Under a trace there are no values to run with.
-        if any(isinstance(leaf, Tracer) for leaf in arrays):
-            raise TypeError(
-                "audit_precision needs values and got tracers: call it outside of jax.jit, "
-                "jax.grad and other transformations, with the transformed function."
-            )
-        is_abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in arrays)
-        self.has_values = not is_abstract
+        self.has_values = True
+        for leaf in arrays:
+            # Under a trace there are no values to run with.
+            if isinstance(leaf, Tracer):
+                raise TypeError(
+                    "audit_precision needs values and got tracers: call it outside of "
+                    "jax.jit, jax.grad and other transformations, with the transformed "
+                    "function."
+                )
+            self.has_values &= not isinstance(leaf, jax.ShapeDtypeStruct)
 
     def other(self, args: Args, kwargs: Mapping[str, PyTree]) -> SplitTree:
         """Returns arguments by position and by name, with the arrays apart."""
@@ -123,11 +124,8 @@ class Subject:
             is_planned: whether it is traced as `autocast` traces it as well.
         """
         run = functools.partial(self._run, f or self.call)
-        flags = contextlib.nullcontext()
-        if self._x64 is not None:
-            flags = set_x64(self._x64)
         # What JAX has traced before has the lines of another call.
-        with flags, traced_anew():
+        with set_x64(self._x64), traced_anew():
             try:
                 program, outputs = make_jaxpr_with_aux(run, *self.given.arrays)
             except Exception as error:
@@ -169,18 +167,12 @@ class Subject:
         for path, leaf in zip(returned.key_paths, returned.arrays):
             if path[0] == _RESULT:
                 path = path[1:]
-            elif _is_unchanged(leaf, arrays):
+            # A Python number of an argument is no array that a function could change.
+            elif isinstance(leaf, (bool, int)) or any(leaf is array for array in arrays):
                 continue
             outputs.append(leaf)
             paths.append(path_text(path))
         return outputs, paths
-
-
-def _is_unchanged(leaf: Leaf, arrays: Arrays) -> bool:
-    # A Python number of an argument is no array that a function could change.
-    if isinstance(leaf, (bool, int)):
-        return True
-    return any(leaf is array for array in arrays)
 
 
 def with_owner(function: Function, args: Args) -> tuple[Function, Args]:
@@ -214,11 +206,9 @@ def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
         if narrower is not None:
             sizes.append(narrower.itemsize)
         # float32 is exact enough for 16 bits, and float64 takes twice as long.
-        is_narrow = min(sizes, default=8) < 4
-        name = "float64"
-        if is_narrow:
-            name = "float32"
-        target = np.dtype(name)
+        target = np.dtype("float64")
+        if min(sizes, default=8) < 4:
+            target = np.dtype("float32")
     # What it is compared with must not round as well.
     if target.itemsize < 4:
         raise ValueError(

@@ -38,7 +38,9 @@ def remedy_of(line: Line, fix: WideRun, prepared: Prepared) -> str:
             f"them stochastically, or keep them in {wide}."
         )
     has_16_bits = formats.wide == jnp.float32
-    if origin.is_of_optimizer and has_16_bits and not line.only_casts:
+    # No policy undoes a cast that a user's optimizer writes itself.
+    only_casts = line.primitives == {"convert_element_type"} and not origin.called_from
+    if origin.is_of_optimizer and has_16_bits and not only_casts:
         return (
             f"{origin.place} rounds inside the optimizer: write dtypeguard.guard(opt, "
             f"policy=dtypeguard.Policy(compute_dtype={wide})), which computes and "

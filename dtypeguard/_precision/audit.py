@@ -8,7 +8,7 @@ import numpy as np
 from .._costs.costs import NO_WORK, input_names, work_of
 from .._leaves.arguments import check_number, shown
 from .._leaves.types import Args, DType, Function, Kwargs, PyTree, public
-from .._numbers.formats import Formats, products_named
+from .._numbers.formats import Formats, checked_products
 from .._numbers.subject import Subject, formats_of
 from .._program.aligned import NO_ALIGNMENT
 from .._program.graph import Graph
@@ -186,11 +186,11 @@ def audit_call(
     subject = Subject(f, args, kwargs, x64)
     products = None
     if matmul_precision is not None:
-        products = products_named(matmul_precision)
+        products = checked_products(matmul_precision)
         if wide is not None or narrow is not None:
             raise ValueError(
                 f"audit_precision got wide={shown(wide)}, narrow={shown(narrow)} and "
-                f"matmul_precision={products.name!r}, which compares the program in its "
+                f"matmul_precision={products!r}, which compares the program in its "
                 "own dtypes with itself, and rounds products alone. Leave out the other "
                 "two, or audit twice."
             )
@@ -221,7 +221,7 @@ def audit_call(
         wide=str(formats.wide),
         narrow=formats.narrow and str(formats.narrow),
         tolerance=tolerance,
-        matmul_precision=products and products.name,
+        matmul_precision=products,
     )
     # Types are enough to count costs, and nothing can be run.
     if not subject.has_values:

@@ -34,12 +34,12 @@ def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
         # A hash wraps on purpose, and an unused index harms nobody.
         if not measures.depends_on(node.number):
             continue
+        extremes = turns[:, 1:]
         result = node.eqn.outvars[0].aval
         rows[origin] = IntegerMisfit(
             origin=origin,
             dtype=str(result.dtype),
-            # 0 stands for numbers that are none: what is in range fits.
-            value=float(max(turns[:, 1:].flat, key=abs)) or np.nan,
+            value=float(extremes.flat[abs(extremes).argmax()]),
             count=count,
             size=len(turns) * result.size,
         )

@@ -74,7 +74,7 @@ def with_losses(
         elif order or limit.is_complete:
             # Each next level multiplies the products that a device does.
             products = prepared.formats.products
-            levels = [None] if products is None else products.levels
+            levels = [None] if products is None else ["HIGH", "HIGHEST"]
             for level in levels:
                 fix = fix_of(runs, bound, order, candidates, level)
                 for number in candidates:

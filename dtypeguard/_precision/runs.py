@@ -28,7 +28,7 @@ from .._numbers.measure import (
 )
 from .._numbers.plans import WIDE
 from .._numbers.primitives import SELECTS, Noted, is_inexact
-from .._numbers.probes import DECISION, Probes
+from .._numbers.probes import DECISION, Probes, note_decisions
 from .._numbers.program import NumericProgram
 from .._program.graph import Graph
 from .._program.jaxprs import Arrays
@@ -97,8 +97,8 @@ class Runs:
         self.program = measures.program
         self.written = measures.written
         self._wide = plans.wide(self.program)
-        decisions: Noted = {}
-        exact = measures.run(self._wide, Probes(decisions), is_compiled=True)
+        probes = Probes(note_decisions)
+        exact = measures.run(self._wide, probes, is_compiled=True)
         self.own = measures.inputs(measures.arrays, exact)
         self.by_output = self.own.errors(self.written)
         self.vanishing = self._find_vanishing()
@@ -108,7 +108,9 @@ class Runs:
             self.own = measures.inputs(measures.arrays, exact)
         self.total = self.own.off(self.written)
         self.nothing = WideRun(error=self.total, remaining=1.0, price=0.0)
-        self.decisions = tuple(_changed_decisions(self.program, measures.notes, decisions))
+        self.decisions = tuple(
+            _changed_decisions(self.program, measures.notes, probes.noted)
+        )
         outputs = [graph.outputs[number] for number in measures.outputs]
         self.updated = updated_inputs(graph, outputs)
         self._are_gradients = [_is_gradient(graph, output) for output in outputs]
@@ -217,7 +219,7 @@ class Runs:
         plan = plans.wide_lines(self.program, self._with_calls(lines), keeps)
         formats = self.program.formats
         if formats.products is not None:
-            formats = formats._replace(products=formats.products._replace(mended=level))
+            formats = formats._replace(mended=level)
         # A gradient comes back in the dtype of its argument. What else is returned may
         # stay wide: a user who computes a line wider gets the wider result.
         error = self._error_returned(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import jax.numpy as jnp
 
 from .._leaves.table import columns, percent
-from .._numbers.formats import products_named
+from .._numbers.formats import products_text
 from .._reference.difference import details_of, headline_of
 from .._source.origin import Origin, place_of
 from .figures import Figures
@@ -119,7 +119,7 @@ def _error_text(figures: Figures) -> str:
     elif run.is_of_integers:
         text = f"{percent(error)} of the elements of the outputs differ"
     if run.matmul_precision is not None:
-        text = f"{products_named(run.matmul_precision).begin} {text}"
+        text = f"{products_text(run.matmul_precision)} {text}"
     elif run.narrow is not None:
         text = f"in {run.narrow} {text}"
     # What operations give one by one is not what a user runs.

@@ -19,7 +19,7 @@ from .._leaves.types import Aval, DType, Leaf
 from .._numbers import plans
 from .._numbers.annotation import have_few_digits
 from .._numbers.arrays import in_float64, subtract
-from .._numbers.formats import DEVICES, Formats, products_named
+from .._numbers.formats import DEVICES, Formats
 from .._numbers.plans import WidthPlan
 from .._numbers.primitives import Results, is_inexact
 from .._numbers.program import NumericProgram
@@ -231,8 +231,7 @@ class Judge:
         if self._formats.products is not None:
             return ""
         for device in _JUDGED_DEVICES:
-            products = products_named(device)
-            formats = Formats(_SINGLE_DTYPE, products=products)
+            formats = Formats(_SINGLE_DTYPE, products=device)
             bound = self._bound(formats)
             if self._ratio(bound, n, array) <= _EXPLAINS:
                 name = DEVICES.get(device, device)

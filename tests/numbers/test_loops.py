@@ -8,7 +8,8 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from dtypeguard._numbers import plans
-from dtypeguard._numbers.run import Probes, run
+from dtypeguard._numbers.probes import Probes, note_decisions
+from dtypeguard._numbers.run import run
 from tests.support.dtypes import BF16, F32
 from tests.support.helpers import needs_numbers, normal
 from tests.support.plans_run import Planned, assert_same
@@ -82,12 +83,12 @@ def test_a_whole_that_is_compiled_computes_and_decides_as_its_equations(f, dtype
     planned = Planned(f, X.astype(dtype), W.astype(dtype), narrow=narrow)
     program = planned.program
     for plan in (plans.written(program), plans.wide(program)):
-        noted, expected = {}, {}
-        results = run(program, plan, planned.arrays, Probes(noted), is_compiled=True)
-        assert_close(results, run(program, plan, planned.arrays, Probes(expected)))
-        assert noted.keys() == expected.keys()
-        for key, decision in expected.items():
-            np.testing.assert_array_equal(noted[key], decision)
+        probes, expected = Probes(note_decisions), Probes(note_decisions)
+        results = run(program, plan, planned.arrays, probes, is_compiled=True)
+        assert_close(results, run(program, plan, planned.arrays, expected))
+        assert probes.noted.keys() == expected.noted.keys()
+        for key, decision in expected.noted.items():
+            np.testing.assert_array_equal(probes.noted[key], decision)
 
 
 def assert_close(first, second):

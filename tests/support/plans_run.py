@@ -10,8 +10,9 @@ from dtypeguard._leaves.compat import traced_anew
 from dtypeguard._numbers import plans
 from dtypeguard._numbers.formats import Formats
 from dtypeguard._numbers.primitives import Noted
+from dtypeguard._numbers.probes import Probes, note_decisions
 from dtypeguard._numbers.program import NumericProgram
-from dtypeguard._numbers.run import Probes, run
+from dtypeguard._numbers.run import run
 from dtypeguard._program.aligned import WIDER, SecondTraces, beside_trace
 
 
@@ -43,9 +44,9 @@ class Planned:
         self.decisions = Noted()
 
     def written(self):
-        noted = Probes({})
-        made = run(self.program, plans.written(self.program), self.arrays, noted)
-        self.decisions = noted.noted or Noted()
+        probes = Probes(note_decisions)
+        made = run(self.program, plans.written(self.program), self.arrays, probes)
+        self.decisions = probes.noted
         return made
 
     def rounding(self, lines=None):

@@ -1,5 +1,6 @@
 """The values of a program as sketches, which tell how far two values are apart."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -25,13 +26,13 @@ class SketchNode(NamedTuple):
     """A value of a program.
 
     Attributes:
-        operands: the values that it is made of, but for constants.
+        operands: the values that it is made of, or may be.
         size: how many numbers it has. One program may reshape what another does not.
-        stack: of the equation that makes it; () for an input or a constant.
+        stack: of the equation that makes it; () for inputs, constants and crossings.
         sketch: in the first turn of the loops around it, if known.
     """
 
-    operands: frozenset[int]
+    operands: Sequence[int]
     size: int
     stack: Stack
     sketch: np.ndarray | None
@@ -44,10 +45,8 @@ def sketches(program: NumericProgram, arrays: Arrays) -> tuple[list[SketchNode],
     graph = _FirstTurns(program.block)
     values = []
     for value, aval in enumerate(graph.avals):
-        sources = frozenset(graph.sources(value))
         # A token has no size.
         size = getattr(aval, "size", 0)
-        operands = sources.difference(graph.constants)
         stack = ()
         sketch = None
         if value in graph.made_by:
@@ -58,26 +57,18 @@ def sketches(program: NumericProgram, arrays: Arrays) -> tuple[list[SketchNode],
             # A loop with no turn has none.
             if sketch_by_turn is not None and sketch_by_turn.size:
                 sketch = np.asarray(sketch_by_turn)[_first_turns(stack)]
-        values.append(SketchNode(operands, size, stack, sketch))
+        values.append(SketchNode(graph.sources(value), size, stack, sketch))
     return values, graph.outputs
 
 
 class _FirstTurns(Graph):
     """The values of a program; loops are looked into in their first turn."""
 
-    def enter(self, block, arguments):
-        # A slice stands for the array that is scanned.
-        return dict(zip(block.arguments, arguments))
-
     # A value inside is one of several turns, branches or shards, and has no one sketch.
     visit_while = visit_cond = visit_shard_map = Graph.computed
 
-    def visit_call(self, node, operands):
-        # What a call returns was made inside of it.
-        return self.block(node.inner[0], operands)
-
     def visit_scan(self, node, operands):
-        results = self.block(node.inner[0], operands)
+        results = super().visit_scan(node, operands)
         values = self.computed(node, results)
         for value, result in zip(values, results):
             # Each result of a scan has a way of its own.

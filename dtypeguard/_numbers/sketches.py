@@ -68,7 +68,7 @@ class _FirstTurns(Graph):
     visit_while = visit_cond = visit_shard_map = Graph.computed
 
     def visit_scan(self, node, operands):
-        results = super().visit_scan(node, operands)
+        results = self.block(node.inner[0], operands)
         values = self.computed(node, results)
         for value, result in zip(values, results):
             # Each result of a scan has a way of its own.

@@ -76,7 +76,7 @@ def test_the_first_equation_whose_result_is_not_finite_is_named(f, turns):
 
 def test_an_input_that_is_no_number_is_named():
     total = lambda start, x: lax.scan(lambda c, x: (c + x, c), start, x)[0]
-    with pytest.raises(ValueError, match=r"First the input args\[1\] is not"):
+    with pytest.raises(ValueError, match=r"First the input x is not"):
         audit_precision(total, 0.0, X * jnp.nan)
 
 

@@ -189,10 +189,9 @@ def audit_call(
         products = checked_products(matmul_precision)
         if wide is not None or narrow is not None:
             raise ValueError(
-                f"audit_precision got wide={shown(wide)}, narrow={shown(narrow)} and "
-                f"matmul_precision={products!r}, which compares the program in its "
-                "own dtypes with itself, and rounds products alone. Leave out the other "
-                "two, or audit twice."
+                f"audit_precision got matmul_precision={products!r} with wide or narrow. "
+                "It compares the program in its own dtypes with itself, and rounds "
+                "products alone. Leave out the others, or audit twice."
             )
         subject.check_values("matmul_precision", "round")
     show("tracing")

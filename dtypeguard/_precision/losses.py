@@ -48,8 +48,7 @@ def with_losses(
     order = sorted(shares, key=lambda number: abs(shares[number]), reverse=True)
     important = [n for n in order if abs(shares[n]) > _LEAST_SHARE_OF_ERROR]
     # A line may flip decisions, and do nothing else.
-    candidates = order if flipped > _MOSTLY else important
-    candidates = candidates[:_MOST_ALONE]
+    candidates = (order if flipped > _MOSTLY else important)[:_MOST_ALONE]
     # What no run was made for is unknown.
     fix = WideRun()
     left_if_wide = {}

@@ -143,8 +143,8 @@ audit_precision(jnp.sin, jnp.ones(2), matmul_precision='tpuv4')
     ValueError: got matmul_precision='tpuv4', which is not simulated. Write
     matmul_precision="tpu", or one of tpu, bfloat16, a100, h100
 audit_precision(jnp.sin, jnp.ones(2), matmul_precision='tpu', wide=jnp.float64)
-    ValueError: got wide=..., narrow=None and matmul_precision='tpu', which compares the
-    program in its own dtypes with itself, and rounds products alone. Leave out the other
+    ValueError: got matmul_precision='tpu' with wide or narrow. It compares the program in
+    its own dtypes with itself, and rounds products alone. Leave out the others
 autocast(jnp.sin)
     TypeError: autocast got neither a plan nor a dtype. Write one of them:
     autocast(step, jnp.bfloat16)

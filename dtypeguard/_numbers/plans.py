@@ -51,8 +51,7 @@ class WidthPlan(NamedTuple):
 
     def with_all(self, entry: int) -> "WidthPlan":
         """Returns the plan with one entry for all equations."""
-        entries = np.full_like(self.entries, entry)
-        return self._replace(entries=entries)
+        return self._replace(entries=np.full_like(self.entries, entry))
 
     def computes(self, entry: int) -> Computes | None:
         """Returns the dtypes that an entry names; None if it names none."""
@@ -64,11 +63,9 @@ class WidthPlan(NamedTuple):
         """Returns a key for the equations in a range, that equal calls have in common."""
         # Calls of one function have other numbers, and the same entries in order.
         stop = last + 1
-        numbers = range(first, stop)
-        entries = self.entries[first:stop]
-        carried = map(self.carried.get, numbers)
-        key = (entries.tobytes(), *carried)
-        return key, self.is_rounding, self.dtypes
+        entries = self.entries[first:stop].tobytes()
+        carried = tuple(map(self.carried.get, range(first, stop)))
+        return entries, carried, self.is_rounding, self.dtypes
 
 
 PlanState = TypeVar("PlanState")
@@ -94,11 +91,8 @@ class Propagation(Walk[PlanState]):
         return WRITTEN
 
     def left(self, node, results):
-        entries = []
-        for value, var in zip(results, node.eqn.outvars):
-            entry = self.entry_of(value, var.aval)
-            entries.append(entry)
-        self.carried[node.number] = tuple(entries)
+        avals = [var.aval for var in node.eqn.outvars]
+        self.carried[node.number] = tuple(map(self.entry_of, results, avals))
         return super().left(node, results)
 
 
@@ -150,8 +144,7 @@ class WideLines(Propagation[bool]):
     def computed(self, node, values):
         if node.name in IN_PLACE:
             values = values[:1]  # `x.at[0].set(y)` has the dtype of `x`
-        has_wide = any(values)
-        if not self._is_wide(node, has_wide):
+        if not self._is_wide(node, any(values)):
             return [False for _ in node.eqn.outvars]
         self.entries[node.number] = WIDE
         return [is_inexact(var.aval) for var in node.eqn.outvars]
@@ -159,8 +152,7 @@ class WideLines(Propagation[bool]):
 
 def written(program: NumericProgram) -> WidthPlan:
     """Returns the plan with every equation as written."""
-    entries = np.zeros(program.size, np.int8)
-    return WidthPlan(entries, is_wide_given=False)
+    return WidthPlan(np.zeros(program.size, np.int8), is_wide_given=False)
 
 
 def wide(program: NumericProgram) -> WidthPlan:
@@ -204,31 +196,21 @@ def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> 
         # JAX makes the backward pass of a line: the source has no other line for it.
         if node.is_backward and line is not None:
             return line in all_wide
-        if not keeps:
-            return False
-        if not has_wide:
+        if not keeps or not has_wide or _asks_for_narrow(program, node):
             return False
         if Written(node.stack).cast_of_ours is not None:
-            return False
-        if _asks_for_narrow(program, node):
             return False
         if line is not None:
             all_wide.add(line)
         return True
 
     rounds_inputs = program.formats.narrow is not None
-    is_given = rounds_inputs and 0 in lines
-    return WideLines(program, is_wide).plan(is_given)
+    return WideLines(program, is_wide).plan(rounds_inputs and 0 in lines)
 
 
 def _asks_for_narrow(program: NumericProgram, node: Node) -> bool:
     """Returns whether the source asks for a narrow dtype there, whatever it is given."""
     # JAX makes the casts of a backward pass.
-    if node.is_backward:
+    if node.is_backward or node.name != "convert_element_type" or not node.is_asked:
         return False
-    if node.name != "convert_element_type":
-        return False
-    if not node.is_asked:
-        return False
-    result = node.eqn.outvars[0].aval
-    return program.formats.rounds(result.dtype)
+    return program.formats.rounds(node.eqn.outvars[0].aval.dtype)

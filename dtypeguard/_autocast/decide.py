@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax import tree_util
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.internals import ForeignNames
@@ -86,7 +87,8 @@ def by_plan(program: NumericProgram, plan: Plan) -> WidthPlan:
     """
     use = PlanUse(plan)
     rules = ByPlan(program.size, use)
-    rules.block(program.block, planned_types(program.jaxpr.in_avals))
+    argument_types = planned_types(program.jaxpr.in_avals)
+    rules.block(program.block, argument_types)
     # A plan whose entry names nothing belongs to other code, and must not pass for applied.
     use.check()
     return rules.width_plan
@@ -160,10 +162,7 @@ class ByPlan(Propagation[PlannedType]):
         return PlannedType(dtype, reasons)
 
     def entry_of(self, value, aval):
-        dtype = value.dtype
-        if dtype == dtype_or_none(aval):
-            return WRITTEN
-        computes = Computes(dtype, dtype)
+        computes = Computes(value.dtype, value.dtype)
         return self._entry_for(computes)
 
     # What holds other equations
@@ -271,10 +270,9 @@ class ByPlan(Propagation[PlannedType]):
         computes = Computes(dtype, result)
         self.entries[node.number] = self._entry_for(computes)
         results = []
-        for var in node.eqn.outvars:
-            written = dtype_or_none(var)
-            planned_type = PlannedType(computes.of(written))
-            results.append(planned_type)
+        for written in planned_types(node.eqn.outvars):
+            dtype = computes.of(written.dtype)
+            results.append(PlannedType(dtype))
         return results
 
     def _dtype_for(self, node: Node, values: PlannedTypes) -> DType | None:
@@ -388,13 +386,9 @@ def precision_of_product(eqn: Equation) -> str:
     "" if it asks for nothing.
     """
     setting = eqn.params.get("precision")
-    # There is one for each operand, or one for both.
-    if not isinstance(setting, tuple):
-        setting = [setting]
     names = []
-    for precision in setting:
-        if precision is None:
-            continue
+    # There is one for each operand, or one for both, or none.
+    for precision in tree_util.tree_leaves(setting):
         name = getattr(precision, "name", precision)
         text = str(name).lower()
         if text not in names:
@@ -440,7 +434,11 @@ def _widest(value: PlannedType, var: Variable) -> PlannedType:
 
 def planned_types(values: Sequence[Any]) -> PlannedTypes:
     """Returns the types of arrays, variables or abstract values as they are."""
-    return [_as_written(dtype_or_none(value)) for value in values]
+    types = []
+    for value in values:
+        dtype = dtype_or_none(value)
+        types.append(_as_written(dtype))
+    return types
 
 
 def avals_of(variables: Sequence[Variable]) -> list[Aval]:

@@ -11,17 +11,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import tree_util
+from jax import lax, tree_util
 
 from .._leaves.compat import as_function
 from .._leaves.types import Aval, DType, Equation, Function, Jaxpr, Leaf
-from .._numbers.evaluate import as_dtype, bind
+from .._numbers.evaluate import bind, of_mesh
 from .._program.jaxprs import Arrays
 from .decide import PlannedTypes, avals_of, dtype_or_none
 
-# Emits a jaxpr, of its arguments and the types of the first ones.
-_Emitted = tuple[list[Leaf], PlannedTypes]
-Emit = Callable[[Jaxpr, Arrays, PlannedTypes], _Emitted]
+# The results of a jaxpr, and their types.
+Emitted = tuple[list[Leaf], PlannedTypes]
 
 
 @dataclasses.dataclass
@@ -31,13 +30,13 @@ class OwnRule:
     Attributes:
         eqn: the equation.
         inner: the jaxpr that runs in place of its function.
-        emit: emits the jaxpr of a rule.
+        emit: emits the jaxpr of a rule, of its arguments and the types of the first ones.
         operand_types: the types of its operands.
     """
 
     eqn: Equation
     inner: Jaxpr
-    emit: Emit
+    emit: Callable[..., Emitted]
     operand_types: PlannedTypes
 
     def function(self) -> Function:
@@ -76,9 +75,7 @@ class OwnRule:
         _, self._back = tree_util.tree_unflatten(structure, jaxpr.out_avals)
         return self._first_pass(jaxpr, arrays)
 
-    def _first_pass(
-        self, jaxpr: Jaxpr, arrays: Arrays
-    ) -> tuple[list[Leaf], Sequence[Leaf]]:
+    def _first_pass(self, jaxpr: Jaxpr, arrays: Arrays) -> tuple[Arrays, Arrays]:
         """Emits a jaxpr that returns more than the results of the function."""
         outputs, types = self.emit(jaxpr, arrays, self.operand_types)
         avals = self.inner.out_avals
@@ -93,7 +90,8 @@ class OwnRule:
 
         results = avals_of(self.eqn.outvars)
         cotangent_types = _types_of_tangents(results)
-        jaxpr = jax.make_jaxpr(backward)(self._back, cotangent_types)
+        trace = jax.make_jaxpr(backward)
+        jaxpr = trace(self._back, cotangent_types)
         arrays = [*residuals, *cotangents]
         derivatives, _ = self.emit(jaxpr, arrays, self._residual_types)
         # JAX asks for the derivative in the dtype of the operand.
@@ -111,8 +109,7 @@ def in_types(values: Arrays, avals: Sequence[Aval]) -> list[Leaf]:
     results = []
     for value, aval in zip(values, avals):
         dtype = dtype_or_none(aval)
-        result = to_dtype(value, dtype)
-        results.append(result)
+        results.append(to_dtype(value, dtype))
     return results
 
 
@@ -121,5 +118,15 @@ def to_dtype(array: Leaf, dtype: DType) -> Leaf:
     if dtype_or_none(array) == dtype:
         return array
     if isinstance(array, jax.Array):
-        return as_dtype(array, dtype)
+        return converted(array, dtype)
     return jnp.asarray(array, dtype)
+
+
+def converted(array: Leaf, dtype: DType, weak_type: bool = False) -> Leaf:
+    """Returns an array in a dtype, converted under its own mesh."""
+    # No public function makes a weak type, and the cast of one would count as the user's
+    # own in an autocast around this one.
+    with of_mesh(array):
+        return lax.convert_element_type_p.bind(
+            array, new_dtype=dtype, weak_type=weak_type, sharding=None
+        )

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax, tree_util
 from jax.extend import source_info_util
 
+from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, Jaxpr, Leaf
-from .._numbers.arithmetic import REFUSALS
-from .._numbers.evaluate import bind, bits_of, evaluate_in, of_mesh
-from .._numbers.plans import WidthPlan
+from .._numbers.evaluate import bind, bits_of, evaluate_in
+from .._numbers.plans import FIRST_DTYPE, WidthPlan
 from .._numbers.primitives import COMPUTED, WITHOUT_BLOCKS, rule_of
 from .._numbers.program import number_nodes
 from .._program.aligned import NO_TRACES, SecondTraces
@@ -39,7 +38,7 @@ from .decide import (
     is_narrower,
     planned_types,
 )
-from .derivatives import OwnRule, in_types, to_dtype
+from .derivatives import Emitted, OwnRule, converted, in_types, to_dtype
 from .matching import PlanUse
 from .plan import Plan, PlanEntry
 from .products import Product, multiply
@@ -47,7 +46,7 @@ from .products import Product, multiply
 # Of these XLA may leave out the rounding on one side.
 _BILINEAR = ("dot_general", "conv_general_dilated")
 _WITHOUT_BLOCKS = WITHOUT_BLOCKS | {CLOSED}
-_COMPARING = frozenset(["eq", "ne", "max", "min", "reduce_max", "reduce_min"])
+_COMPARING = ForeignNames("eq ne max min reduce_max reduce_min")
 # A long process may call a function with ever new shapes.
 _MOST_EMITTED = 2000
 
@@ -71,7 +70,7 @@ class Emitter:
         types: Sequence[PlannedType] = (),
         default_entry: PlanEntry | None = None,
         traces: SecondTraces = NO_TRACES,
-    ) -> tuple[list[Leaf], PlannedTypes]:
+    ) -> Emitted:
         """Returns the results of a closed jaxpr, and their types.
 
         Args:
@@ -131,9 +130,7 @@ class Emission(Walk[Leaf]):
         return values
 
     def constant(self, var, array):
-        if hasattr(array, "dtype"):
-            return array
-        return np.asarray(array, var.aval.dtype)
+        return array
 
     def add_results(self, node, values):
         # With the line, the scopes and the mesh with which the equation was traced.
@@ -189,16 +186,7 @@ class Emission(Walk[Leaf]):
             product = Product(eqn.primitive, params, computes)
             result = multiply(product, values)
             return [result]
-        try:
-            return evaluate_in(eqn, values, computes)
-        except REFUSALS:
-            # The primitive takes no operands of this dtype.
-            converted = []
-            for result in self.visit_own(node, values):
-                dtype = computes.of(result.dtype)
-                result = to_dtype(result, dtype)
-                converted.append(result)
-            return converted
+        return evaluate_in(eqn, values, computes)
 
     # What holds other equations
 
@@ -289,10 +277,7 @@ class Emission(Walk[Leaf]):
         # A backward pass may be narrow though the forward one is as written.
         if node.name == "custom_vjp_call":
             return True
-        for value, var in zip(values, node.eqn.invars):
-            if _is_in_other_dtype(value, var):
-                return True
-        return False
+        return any(map(_is_in_other_dtype, values, node.eqn.invars))
 
     def _inner_jaxpr(self, node: Node, block: Block, values: Arrays) -> Jaxpr:
         """Returns the jaxpr of a block of an equation with some operands."""
@@ -313,7 +298,8 @@ class Emission(Walk[Leaf]):
             emitted.clear()
         if key not in emitted:
             run = functools.partial(self._settled_block, node, block)
-            emitted[key] = jax.make_jaxpr(run)(avals)
+            trace = jax.make_jaxpr(run)
+            emitted[key] = trace(avals)
         narrow_jaxpr = emitted[key]
         # `jit` and loops hold closed jaxprs, `jax.checkpoint` an open one.
         if opened is block.jaxpr:
@@ -332,12 +318,9 @@ class Emission(Walk[Leaf]):
         results = []
         entries = self._plan.carried[node.number]
         for value, var, entry in zip(values, variables, entries):
-            computes = self._plan.computes(entry)
-            dtype = dtype_or_none(var)
-            if computes is not None:
-                dtype = computes.of(dtype)
-            result = to_dtype(value, dtype)
-            results.append(result)
+            computes = self._plan.dtypes[entry - FIRST_DTYPE]
+            dtype = computes.of(dtype_or_none(var))
+            results.append(to_dtype(value, dtype))
         return results
 
 
@@ -350,12 +333,7 @@ def _as_returned(array: Leaf, aval: Aval) -> Leaf:
     is_weak = jax.typeof(array).weak_type
     if array.dtype == dtype and is_weak == aval.weak_type:
         return array
-    # No public function makes a weak type, and the cast of one would count as the user's
-    # own in an autocast around this one.
-    with of_mesh(array):
-        return lax.convert_element_type_p.bind(
-            array, new_dtype=dtype, weak_type=aval.weak_type, sharding=None
-        )
+    return converted(array, dtype, aval.weak_type)
 
 
 def _wide_but_rounded(array: Leaf, var: Variable) -> Leaf:

@@ -11,6 +11,7 @@ trace. It computes JAX's own product of rounded operands, which policies of
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -36,15 +37,15 @@ class Product(NamedTuple):
 
     Attributes:
         primitive: `dot_general` or a convolution.
-        params: the parameters of its equation.
+        params: the names and values of the parameters of its equation.
         computes: the dtypes of the rounded operands and of the result.
         mapped: the axes of `jax.vmap` for the operands, the inner ones first.
     """
 
     primitive: Any
-    params: tuple[tuple[str, Any], ...]
+    params: tuple[Any, ...]
     computes: Computes
-    mapped: tuple[tuple[int | None, ...], ...] = ()
+    mapped: tuple[Sequence[int | None], ...] = ()
 
     def __repr__(self) -> str:
         return f"{self.primitive} in {self.computes.dtype}"
@@ -87,7 +88,8 @@ def _context() -> object:
 
 @functools.lru_cache(_MOST_PRODUCTS)
 def _product_jaxpr(product: Product, avals: _Avals, _: object) -> Jaxpr:
-    closed = jax.make_jaxpr(product.compute)(*avals)
+    trace = jax.make_jaxpr(product.compute)
+    closed = trace(*avals)
     # Other lines of the user's share this jaxpr, so its equations have no line themselves.
     no_source = source_info_util.new_source_info()
     jaxpr = closed.jaxpr

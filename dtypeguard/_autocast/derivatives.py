@@ -51,7 +51,7 @@ class OwnRule:
         return function
 
     def _as_written(self, *arrays):
-        return bind(self.eqn, arrays, self.eqn.params)
+        return bind(self.eqn.primitive, arrays, self.eqn.params)
 
     def _jvp(self, primals, tangents):
         rule = functools.partial(jax.jvp, self._as_written)

@@ -153,7 +153,7 @@ class Emission(Walk[Leaf]):
     def visit_closed(self, node, values):
         """Binds an equation whose operands have the dtypes as written."""
         eqn = node.eqn
-        return bind(eqn, values, eqn.params)
+        return bind(eqn.primitive, values, eqn.params)
 
     def _widen_shared(
         self, block: Block, variables: Sequence[Variable], values: dict[Variable, Leaf]
@@ -167,7 +167,7 @@ class Emission(Walk[Leaf]):
         """Binds an equation as it stands."""
         eqn = node.eqn
         operands = in_types(values, eqn.invars)
-        return bind(eqn, operands, eqn.params)
+        return bind(eqn.primitive, operands, eqn.params)
 
     visit_stochastic = visit_own
     visit_custom_linear_solve = visit_own
@@ -252,7 +252,7 @@ class Emission(Walk[Leaf]):
 
         eqn = node.eqn
         params = tree_util.tree_map(emitted, eqn.params)
-        return bind(eqn, values, params)
+        return bind(eqn.primitive, values, params)
 
     def visit_shard_map(self, node, values):
         eqn = node.eqn

@@ -10,16 +10,16 @@ import numpy as np
 from jax import lax
 
 from .._leaves.dtypes import bits, kind
-from .._leaves.types import DType, Equation, Leaf
-from .._program.jaxprs import PRODUCTS, Arrays
+from .._leaves.types import DType, Leaf
+from .._program.jaxprs import Arrays
 from .._program.program import Node
 from . import primitives
 from .evaluate import (
     DtypeOf,
-    Evaluator,
     as_dtype,
-    binding,
+    bound,
     evaluate,
+    retyped_params,
     round_to,
     rounded_as,
     unchanged_dtype,
@@ -69,47 +69,19 @@ def wide_form(value: Value) -> Leaf:
 # To call what JAX has compiled takes a third as long as to bind a primitive.
 _compiled_cast = jax.jit(as_dtype, static_argnums=1)
 _compiled_rounding = jax.jit(rounded_as)
+_compiled = jax.jit(bound, static_argnums=(0, 1))
 # Each as written rounds its exact result, and no more.
 _ROUNDED_ONCE = frozenset(["add", "add_any", "sub", "mul", "sqrt", "square"])
-_COMPILED: dict[object, Evaluator] = {}
-_MOST_COMPILED = 4096
+_ON_CPU_IN_FLOAT32 = frozenset(["dot_general", "conv_general_dilated"])
 
 
-def _compiled(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Results:
-    """Returns the results of an equation that is compiled once for all programs."""
-    key, run = binding(eqn, dtype_of)
-    if len(_COMPILED) > _MOST_COMPILED:
-        # A search over many programs would fill the memory.
-        _COMPILED.clear()
-    try:
-        if key not in _COMPILED:
-            _COMPILED[key] = jax.jit(run)
-        run = _COMPILED[key]
-    except TypeError:  # a parameter has no hash
-        pass
-    return run(*operands)
-
-
-def _in_single_precision(array: Leaf) -> Leaf | None:
-    """Returns an operand of 16 bits in float32, on a CPU; None for others."""
-    if bits(array.dtype) != 16:
-        return None
-    return cast_on_host(array, _float32(array.dtype))
-
-
-def _float32(dtype: DType) -> DType:
-    return np.dtype("float32")
-
-
-def _rounded_as(*arrays: Leaf | None) -> Leaf:
-    """Returns what `rounded_as` does: on the host if all arrays are there, or compiled."""
+def _rounded_alike(*arrays: Leaf) -> Leaf:
+    """Returns what `rounded_as` does, on the host or compiled."""
     host_arrays = []
     for array in arrays:
-        on_host = array
-        if array is not None:
-            on_host = host_array(array)
-            if on_host is None:
-                return _compiled_rounding(*arrays)
+        on_host = host_array(array)
+        if on_host is None:
+            return _compiled_rounding(*arrays)
         host_arrays.append(on_host)
     return rounded_as(*host_arrays)
 
@@ -284,23 +256,34 @@ class Arithmetic:
         results = computed_on_host(eqn, operands, dtype_of)
         if results is not None:
             return results
-        dtype = dtype_of(eqn.outvars[0].aval.dtype)
-        if node.name in PRODUCTS and dtype.itemsize <= 4:
-            in_single = [_in_single_precision(operand) for operand in operands]
-            # So does XLA, which takes ten times as long to compile it with the casts.
-            if not any(array is None for array in in_single):
-                results = _compiled(eqn, in_single, _float32)
-                return [self.settled(results[0], dtype)]
-        return _compiled(eqn, operands, dtype_of)
+        is_product = node.name in _ON_CPU_IN_FLOAT32 and bits(operands[0].dtype) == 16
+        if is_product and jax.default_backend() == "cpu":
+            dtype = dtype_of(eqn.outvars[0].aval.dtype)
+            return self._product_in_float32(node, operands, dtype)
+        params = retyped_params(eqn, dtype_of)
+        try:
+            return _compiled(eqn.primitive, params, *operands)
+        except ValueError:  # a parameter has no hash
+            return bound(eqn.primitive, params, *operands)
+
+    def _product_in_float32(self, node: Node, operands: Results, dtype: DType) -> Results:
+        """Returns a product of 16 bits, computed in float32.
+
+        So does XLA, which takes ten times as long to compile that.
+        """
+        wide_dtype = np.promote_types(dtype, np.float32)
+        in_float32 = Computes(wide_dtype, wide_dtype)
+        rule = self.rule(in_float32)
+        wide_operands = self._operands(node, operands, rule)
+        (result,) = self._evaluated(node, wide_operands, in_float32)
+        return [self.settled(result, dtype)]
 
     def _only_rounds(self, node: Node) -> bool:
         """Returns whether nothing computes an equation in the narrow dtype."""
         narrow = self.formats.narrow
         if narrow is None:
             return False
-        if narrow.itemsize == 1:
-            return True
-        return node.name in primitives.OF_OWN_DTYPES
+        return narrow.itemsize == 1 or node.name in primitives.OF_OWN_DTYPES
 
     def _rounded(self, node: Node, operands: Results) -> Results:
         """Returns the wide results, rounded as the equation rounds as written."""
@@ -316,7 +299,7 @@ class Arithmetic:
             dtype = rule.makes(node.eqn.outvars[0].aval.dtype)
             written = self._round_trip(from_narrow[0], dtype)
             rounded = self._round_trip(exact[0], dtype)
-            return [_rounded_as(written, exact[0], rounded, from_narrow[0], None)]
+            return [_rounded_alike(written, exact[0], rounded, from_narrow[0], written)]
         results = []
         all_written = self._evaluated(node, narrow, WRITTEN)
         for array, result, narrow_result in zip(all_written, exact, from_narrow):
@@ -325,14 +308,17 @@ class Arithmetic:
                 written = self.settled(fenced, result.dtype)
                 rounded = self._round_trip(result, array.dtype)
                 as_narrow = self._round_trip(narrow_result, array.dtype)
-                result = _rounded_as(written, result, rounded, narrow_result, as_narrow)
+                result = _rounded_alike(written, result, rounded, narrow_result, as_narrow)
             results.append(result)
         return results
 
     def _rounds_once(self, node: Node) -> bool:
         """Returns whether an equation as written rounds its exact result, and no more."""
-        dtype = self.formats.written(node.eqn.outvars[0].aval.dtype)
-        return node.name in _ROUNDED_ONCE and kind(dtype) == "float" and bits(dtype) > 8
+        if node.name not in _ROUNDED_ONCE:
+            return False
+        (result,) = node.eqn.outvars
+        dtype = self.formats.written(result.aval.dtype)
+        return kind(dtype) == "float" and dtype.itemsize > 1
 
     def _round_trip(self, array: Leaf, dtype: DType) -> Leaf:
         """Returns a wide array rounded to a narrow dtype."""
@@ -343,12 +329,9 @@ class Arithmetic:
 
     def _fenced(self, array: Leaf) -> Leaf:
         """Returns an array; if it is narrow, XLA shall not keep it wide."""
-        if not self.is_traced:
+        if not self.is_traced or not is_inexact(array):
             return array
-        if not is_inexact(array):
-            return array
-        dtype = array.dtype
-        is_wide = self.formats.widened(dtype) == dtype
-        if is_wide and bits(dtype) >= 32:
+        is_wide = self.formats.widened(array.dtype) == array.dtype
+        if is_wide and bits(array.dtype) >= 32:
             return array
         return lax.optimization_barrier(array)

@@ -22,8 +22,9 @@ from .arrays import numpy_for
 from .primitives import Results
 
 DtypeOf = Callable[[DType], DType]
-Evaluator = Callable[..., Results]
 _EqnParams = dict[str, Any]
+# They have a hash, as far as each of them has one.
+NamedParams = tuple[tuple[str, Any], ...]
 _MeshContext = contextlib.AbstractContextManager[object]
 _SINGLE_PRECISION = np.dtype("float32")
 
@@ -35,8 +36,8 @@ def unchanged_dtype(dtype: DType) -> DType:
 
 def evaluate(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Results:
     """Returns the results of an equation on operands of other dtypes."""
-    _, run = binding(eqn, dtype_of)
-    return run(*operands)
+    params = retyped_params(eqn, dtype_of)
+    return bound(eqn.primitive, params, *operands)
 
 
 class Computes(NamedTuple):
@@ -122,33 +123,32 @@ def _is_by_rows(operands: Arrays, params: _EqnParams) -> bool:
     return contracting[0] == (1,)
 
 
-def binding(eqn: Equation, dtype_of: DtypeOf) -> tuple[object, Evaluator]:
-    """Returns a key, equal for equations that compute alike, and what evaluates them."""
-    primitive = eqn.primitive
+def retyped_params(eqn: Equation, dtype_of: DtypeOf) -> NamedParams:
+    """Returns the parameters of an equation in other dtypes, with their names."""
     params: _EqnParams = {}
     for name, value in eqn.params.items():
         params[name] = _retyped_param(name, value, dtype_of)
-    if primitive.name == "convert_element_type":
+    if eqn.primitive.name == "convert_element_type":
         # A weak result would take part in no promotion as the program has it.
         params["weak_type"] = False
-
-    def run(*operands: Leaf) -> Results:
-        if primitive.name == "dot_general":
-            return [bound_product(primitive, operands, params)]
-        return bind(eqn, operands, params)
-
-    key = (primitive, *params.items())
-    return key, run
+    return tuple(params.items())
 
 
-def bind(eqn: Equation, operands: Arrays, params: _EqnParams) -> Results:
-    """Returns the results of an equation with other operands and parameters."""
-    primitive = eqn.primitive
+def bound(primitive: Any, named_params: NamedParams, *operands: Leaf) -> Results:
+    """Returns the results of a primitive, a product as XLA can run it."""
+    params = dict(named_params)
+    if primitive.name == "dot_general":
+        return [bound_product(primitive, operands, params)]
+    return bind(primitive, operands, params)
+
+
+def bind(primitive: Any, operands: Arrays, params: _EqnParams) -> Results:
+    """Returns the results of a primitive with the parameters of an equation."""
     functions: Sequence[Any] = ()
-    bound = primitive.get_bind_params(params)
-    if isinstance(bound, tuple):  # in some releases, functions come beside
-        functions, bound = bound
-    results = primitive.bind(*functions, *operands, **bound)
+    bound_params = primitive.get_bind_params(params)
+    if isinstance(bound_params, tuple):  # in some releases, functions come beside
+        functions, bound_params = bound_params
+    results = primitive.bind(*functions, *operands, **bound_params)
     if primitive.multiple_results:
         return list(results)
     return [results]
@@ -204,7 +204,7 @@ class RetypedWalk(Walk[Leaf]):
 
 
 def rounded_as(
-    written: Leaf, exact: Leaf, rounded: Leaf, from_narrow: Leaf, as_narrow: Leaf | None
+    written: Leaf, exact: Leaf, rounded: Leaf, from_narrow: Leaf, as_narrow: Leaf
 ) -> Leaf:
     """Returns a wide result, rounded as the program rounds its own.
 
@@ -216,10 +216,10 @@ def rounded_as(
         exact: the wide result.
         rounded: the same, rounded.
         from_narrow: the wide result for operands as written.
-        as_narrow: the same, rounded; None if that is what the program makes.
+        as_narrow: the same, rounded; it may be `written`.
     """
     numpy = numpy_for(exact)
-    if as_narrow is not None:
+    if as_narrow is not written:
         # The program may do more than round: bfloat16 sums, for example. That is added,
         # but for the sign's sake no more than half of the value: a variance stays
         # positive. What an earlier line has lost is not this one's to add.

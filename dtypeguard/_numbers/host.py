@@ -54,8 +54,8 @@ def computed_on_host(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Resu
         return None
     if name in _UFUNCS:
         result = _elementwise(_UFUNCS[name], arrays)
-    elif name in _MOVES:
-        result = _MOVES[name](eqn, *arrays)
+    elif name in _REARRANGED:
+        result = _REARRANGED[name](eqn, *arrays)
     else:
         dtype = dtype_of(eqn.params["new_dtype"])
         result = cast_on_host(arrays[0], dtype)
@@ -112,21 +112,25 @@ def _elementwise(ufunc: Callable[..., Any], arrays: list[Any]) -> Leaf | None:
     dtype = arrays[0].dtype
     if dtype not in _CAST_ALIKE:
         return None
-    is_division = ufunc is np.divide
-    if kind(dtype) == "int" and not is_division:
+    if kind(dtype) == "int" and ufunc is not np.divide:
         return np.asarray(ufunc(*arrays))
     if kind(dtype) != "float":
         return None
-    # XLA multiplies by the reciprocal of what it repeats, but for bfloat16.
-    if not is_division or dtype == jnp.bfloat16:
-        return _rounded_once(ufunc, arrays)
-    if arrays[1].size == np.broadcast(*arrays).size:
-        return _rounded_once(ufunc, arrays)
-    ones = np.ones_like(arrays[1])
-    reciprocal = _rounded_once(ufunc, [ones, arrays[1]])
+    # XLA divides bfloat16 in float32.
+    if ufunc is np.divide and dtype != jnp.bfloat16:
+        return _quotient(*arrays)
+    return _rounded_once(ufunc, arrays)
+
+
+def _quotient(dividend: np.ndarray, divisor: np.ndarray) -> Leaf | None:
+    # XLA multiplies by the reciprocal of what it repeats.
+    if divisor.size == np.broadcast(dividend, divisor).size:
+        return _rounded_once(np.divide, [dividend, divisor])
+    numerators = np.ones_like(divisor)
+    reciprocal = _rounded_once(np.divide, [numerators, divisor])
     if reciprocal is None:
         return None
-    return _rounded_once(np.multiply, [arrays[0], reciprocal])
+    return _rounded_once(np.multiply, [dividend, reciprocal])
 
 
 def _rounded_once(ufunc: Callable[..., Any], arrays: list[Any]) -> Leaf | None:
@@ -168,11 +172,11 @@ def _select(eqn: Equation, which: np.ndarray, *cases: np.ndarray) -> np.ndarray 
 
 
 # These return the numbers of their operands in other places.
-_MOVES: dict[str, Callable[..., Leaf | None]] = {
+_REARRANGED: dict[str, Callable[..., Leaf | None]] = {
     "reshape": _reshape,
     "squeeze": _reshape,
     "transpose": _transpose,
     "broadcast_in_dim": _broadcast,
     "select_n": _select,
 }
-ON_HOST = frozenset([*_UFUNCS, *_MOVES, "convert_element_type"])
+ON_HOST = frozenset([*_UFUNCS, *_REARRANGED, "convert_element_type"])

@@ -135,11 +135,8 @@ def _holds(wide: DType, narrow: DType) -> bool:
     """Returns whether a floating dtype has each number of another."""
     info = jnp.finfo(wide)
     narrow_info = jnp.finfo(narrow)
-    if info.nmant < narrow_info.nmant:
-        return False
-    if info.maxexp < narrow_info.maxexp:
-        return False
-    return info.minexp <= narrow_info.minexp
+    has_its_range = info.minexp <= narrow_info.minexp and narrow_info.maxexp <= info.maxexp
+    return has_its_range and narrow_info.nmant <= info.nmant
 
 
 def rule_of(node: Node) -> str:

@@ -5,10 +5,8 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.types import Aval, Leaf
 from .._program.jaxprs import Arrays
 from . import plans
 from .arrays import distance, part_along, size_of
@@ -179,7 +177,8 @@ class Measures:
                 raise
             # It counts as lost, and the report says so.
             self.raises = True
-            return list(map(_lost, program.jaxpr.out_avals))
+            avals = program.jaxpr.out_avals
+            return [np.full(aval.shape, np.nan) for aval in avals]
 
     @functools.cached_property
     def _is_compiled_sooner(self) -> bool:
@@ -306,14 +305,3 @@ class Measures:
         """Returns the measured outputs where some lines round."""
         plan = plans.rounding(self.program, rounding)
         return self.run(plan, Probes(followed=self.given))
-
-
-def _lost(aval: Aval) -> Leaf:
-    """Returns an output of a run that has raised."""
-    # A key is compared with nothing.
-    if is_key(aval):
-        return aval
-    number: float = 0
-    if is_inexact(aval):
-        number = np.nan
-    return jnp.full(aval.shape, number, aval.dtype)

@@ -49,12 +49,6 @@ class Probes:
         """Returns the same probes with nothing noted yet."""
         return dataclasses.replace(self, followed=followed, noted={})
 
-    @property
-    def key(self) -> object:
-        """Equal for probes that have a loop run alike."""
-        # What is noted is an output of a compiled body, so it is part of the program.
-        return self.note, self.changed
-
     def followed_at(self, node: Node) -> Leaf | None:
         """Returns the decision to follow at an equation."""
         return self.followed.get((node.number, DECISION))

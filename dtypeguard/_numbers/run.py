@@ -261,7 +261,7 @@ class Run(Walk[Any]):
         # Runs that measure lines differ in what rounds: one program serves all of them. No
         # line rounds where all is compiled.
         is_whole = numbers == range(self.program.size)
-        if plan.is_rounding and not is_whole and probes.key == Probes().key:
+        if plan.is_rounding and not is_whole and probes.note is None:
             are_rounded = plan.entries == ROUNDED
             switch = Switch(are_rounded, plan.with_all(ROUNDED))
             plan = plan.with_all(WIDE)
@@ -275,7 +275,14 @@ class Run(Walk[Any]):
             return results, probes_in_trace.noted
 
         part = plan.part(numbers.start, numbers.stop)
-        key = (numbers, part, plan.is_wide_given, arithmetic.formats, probes.key)
+        key = (
+            numbers,
+            part,
+            plan.is_wide_given,
+            arithmetic.formats,
+            probes.note,
+            probes.changed,
+        )
         is_on = switch and switch.is_on
         arguments = [arithmetic.scale, is_on, probes.followed, operands]
         return call_compiled(self.program, key, traced, arguments, probes)

@@ -45,8 +45,11 @@ def not_finite(measures: Measures) -> tuple[Birth | None, Birth | None]:
     wide, wide_births = _counts(measures, plans.wide(program), decisions)
     lost = written - wide
     graph = Graph(program.block)
+    born = lost & births
+    birth = _first_birth(graph, lost, born)
     # What an infinite input, rounded or not, leads to is born of nothing.
-    birth = _first_birth(graph, lost, lost & births) or _first_birth(graph, lost, lost)
+    if birth is None:
+        birth = _first_birth(graph, lost, lost)
     wide_birth = _first_birth(graph, wide, wide_births, measures.arrays)
     return birth, wide_birth
 
@@ -98,13 +101,15 @@ def _counts(
     measures.run(plan, probes, arrays=arrays)
     counts = Counter()
     births = Counter()
-    for (number, name), figures in probes.noted.items():
+    for key, figures in probes.noted.items():
+        number, name = key
         # How often a loop turns is no result.
-        if name != DECISION:
-            turns = np.reshape(figures, (-1, 2))
-            count, born = turns.sum(axis=0)
-            counts[number] = int(count)
-            births[number] = int(born)
+        if name == DECISION:
+            continue
+        turns = np.reshape(figures, (-1, 2))
+        count, born = turns.sum(axis=0)
+        counts[number] = int(count)
+        births[number] = int(born)
     return counts, births
 
 
@@ -115,7 +120,8 @@ def _note(node: Node, operands: Arrays, results: Arrays) -> Noted:
     for result in results:
         if is_inexact(result):
             numpy = numpy_for(result)
-            count += numpy.sum(~numpy.isfinite(result), dtype=np.int32)
+            are_lost = ~numpy.isfinite(result)
+            count += numpy.sum(are_lost, dtype=np.int32)
             has_nan |= numpy.isnan(result).any()
     is_new = count > 0
     for operand in operands:

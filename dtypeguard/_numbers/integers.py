@@ -118,9 +118,11 @@ def watched(program: NumericProgram) -> Watched:
             hashed.add(value)
     wrapping = set()
     for value, equation in made_values:
-        if value in hashed:
+        if value in hashed or not is_integer(flow.avals[value]):
             continue
-        if _may_wrap(equation):
+        if equation.primitive not in _MODULAR | {"convert_element_type"}:
+            continue
+        if not Written(equation.stack).is_of_sampler:
             wrapping.add(equation.number)
     integers = flow.numbers_behind(used) & wrapping
     before_bits = flow.numbers_behind(made_bits)
@@ -191,16 +193,6 @@ def _makes_bits(equation: Equation) -> bool:
     eqn = equation.stack[0]
     variables = [*eqn.invars, *eqn.outvars]
     return any(is_key(var.aval) for var in variables)
-
-
-def _may_wrap(equation: Equation) -> bool:
-    """Returns whether a result may be an integer that does not fit its dtype."""
-    if Written(equation.stack).is_of_sampler:
-        return False
-    eqn = equation.stack[0]
-    if not is_integer(eqn.outvars[0].aval):
-        return False
-    return equation.primitive in _MODULAR | {"convert_element_type"}
 
 
 def _fit(node: Node, operands: Arrays, result: Leaf) -> Leaf:

@@ -52,7 +52,8 @@ class Line:
             return None
         numbers, rounded = np.concatenate(self.constants, axis=1)
         # A decay says what it leaves: 0.999 and 1 are as far apart as 0.001 and 0.
-        sizes = np.minimum(abs(numbers), abs(1 - numbers))
+        complements = abs(1 - numbers)
+        sizes = np.minimum(abs(numbers), complements)
         differences = abs(rounded - numbers)
         changes = differences / sizes
         # What is infinite was a mask before; 0 and 1 are in all dtypes.

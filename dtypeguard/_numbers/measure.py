@@ -96,7 +96,9 @@ class Measures:
         self.notes = probes.noted
         plan = plans.written(program)
         self._all_written = self._run_all(plan, probes, is_compiled=True)
-        self.written = [self._all_written[n] for n in self.outputs]
+        self.written = []
+        for number in self.outputs:
+            self.written.append(self._all_written[number])
         for node in program.block.all_nodes():
             loses = self.notes.get((node.number, "loses"), True)
             # No line is to blame for a conversion of numbers that fit.
@@ -119,7 +121,10 @@ class Measures:
     def inputs(self, arrays: Arrays, exact: Results) -> Inputs:
         """Returns inputs with the measured outputs for them in wide types."""
         # An output of zeros has no norm that an error could be relative to.
-        sizes = [size_of(array) or 1.0 for array in exact]
+        sizes = []
+        for array in exact:
+            size = size_of(array)
+            sizes.append(size or 1.0)
         for number in self.left_out:
             sizes[number] = math.inf
         return Inputs(arrays, exact, sizes)
@@ -151,7 +156,7 @@ class Measures:
     ) -> Results:
         """Returns the measured outputs of a run; NaN where the plan has it raise."""
         outputs = self._run_all(plan, probes, **options)
-        return [outputs[n] for n in self.outputs]
+        return [outputs[number] for number in self.outputs]
 
     def _run_all(
         self,
@@ -267,7 +272,8 @@ class Measures:
         if not np.isfinite([self.total, *errors]).all():
             # A line to come may cause all of it, and these next to nothing.
             if len(reached) == self.lines:
-                squares = np.minimum(errors, LARGEST_ERROR) ** 2
+                bounded = np.minimum(errors, LARGEST_ERROR)
+                squares = bounded**2
                 shares = squares / (squares.sum() or 1.0)
                 self.shares = dict(zip(reached, shares.tolist()))
             return
@@ -276,7 +282,8 @@ class Measures:
             if self.alone(number) <= self._least:
                 self.shares[number] = 0.0
                 small.add(number)
-        for number in sorted(set(reached) - small, key=self.alone, reverse=True):
+        large = set(reached) - small
+        for number in sorted(large, key=self.alone, reverse=True):
             show_status(number)
             # Lines that cause next to nothing go with the line after them.
             before = set(range(number)) - small

@@ -144,7 +144,8 @@ class NumericProgram:
         for place, constant in node.intended.items():
             constants.append((constant, eqn.invars[place]))
         if node.constant is not None:
-            constants.append((node.constant, eqn.outvars[0]))
+            (result,) = eqn.outvars
+            constants.append((node.constant, result))
         for constant, var in constants:
             dtype = self.formats.written(var.aval.dtype)
             if kind(dtype) != "float" or not self.formats.rounds(dtype):

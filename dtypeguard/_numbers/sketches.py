@@ -71,8 +71,9 @@ class _FirstTurns(Graph):
         results = self.block(node.inner[0], operands)
         values = self.computed(node, results)
         for value, result in zip(values, results):
+            equation = self.made_by[value]
             # Each result of a scan has a way of its own.
-            self.made_by[value] = self.made_by[value]._replace(inputs=[result])
+            self.made_by[value] = equation._replace(inputs=[result])
         return values
 
 
@@ -111,7 +112,8 @@ def _sketch(array: Leaf) -> Leaf:
     is_small = abs(flat) < _LARGE
     # Infinity, or not a number, is as good as one number.
     flat = jnp.where(is_small, flat, 3.0)
-    padded = jnp.pad(flat, (0, -flat.size % _BUCKETS))
+    padding = -flat.size % _BUCKETS
+    padded = jnp.pad(flat, (0, padding))
     rows = padded.reshape(-1, _BUCKETS)
     # The same signs each time, so that sketches of two programs are compared.
     random = np.random.default_rng(0)

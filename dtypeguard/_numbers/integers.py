@@ -7,7 +7,6 @@ results are computed beside the run, in float64: what wraps is off by a power of
 
 import collections
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +17,7 @@ from .._leaves.internals import ForeignNames
 from .._leaves.types import DType, Leaf
 from .._program.graph import Equation, Graph
 from .._program.jaxprs import Arrays, is_literal
-from .._program.program import Block, Node
+from .._program.program import Node
 from .._tracebacks.written import Written
 from . import primitives
 from .arrays import numpy_for
@@ -57,20 +56,76 @@ _OF_NUMBERS = collections.defaultdict(
 for _name in primitives.IN_PLACE:
     _OF_NUMBERS[_name] = slice(0, 3, 2)
 
-# The numbers of equations.
-_Numbers = frozenset[int]
 
+class Watched(Graph):
+    """The equations of which a run notes more than decisions.
 
-class Watched(NamedTuple):
-    """The equations of which a run notes more than decisions, by their numbers.
+    It follows results that may wrap, and narrowed floats, to where they are used.
 
     Attributes:
-        integers: their results have to fit their dtypes.
-        before_bits: they lead to bits, to a random key or to integers.
+        deciding: the values that tell which branch is taken.
+        integers: the numbers of the equations whose results have to fit their dtypes.
+        before_bits: of those that lead to bits, to a random key or to integers.
     """
 
-    integers: _Numbers
-    before_bits: _Numbers
+    def __init__(self, program: NumericProgram):
+        self.deciding: list[int] = []
+        super().__init__(program.block)
+        made_values = self.made_by.items()
+        used = [*self.outputs, *self.deciding]
+        made_bits = []
+        hashed = set()
+        for value, equation in made_values:
+            inputs = set(equation.inputs)
+            if _makes_bits(equation):
+                made_bits.extend(inputs)
+                hashed.add(value)
+            elif equation.primitive not in _TAKE_BITS:
+                passed = self.passed(value)
+                used.extend(inputs.difference(passed))
+            # Floats among these become integers.
+            if is_integer(self.avals[value]):
+                made_bits.extend(inputs)
+        # All arithmetic of hashed numbers is meant to wrap.
+        for value in range(len(self.avals)):  # sources come first
+            if not hashed.isdisjoint(self.passed(value)):
+                hashed.add(value)
+        wrapping = set()
+        for value, equation in made_values:
+            if value in hashed or not is_integer(self.avals[value]):
+                continue
+            if equation.primitive not in _MODULAR | {"convert_element_type"}:
+                continue
+            if not Written(equation.stack).is_of_sampler:
+                wrapping.add(equation.number)
+        self.integers = self._numbers_behind(used) & wrapping
+        self.before_bits = self._numbers_behind(made_bits)
+
+    def visit_cond(self, node, operands):
+        self.deciding.append(operands[0])
+        return super().visit_cond(node, operands)
+
+    def condition(self, block, arguments):
+        # A graph leaves it out, and the numbers that it compares are used.
+        self.block(block, arguments)
+
+    def passed(self, value: int) -> Sequence[int]:
+        """Returns the values whose numbers are in another one, as they are or wrapped."""
+        equation = self.made_by.get(value)
+        if equation is None:
+            return self.same_as(value)
+        if not _passes(equation):
+            return ()
+        return equation.inputs[_OF_NUMBERS[equation.primitive]]
+
+    def _numbers_behind(self, values: Iterable[int]) -> set[int]:
+        """Returns the equations whose results are in some values, by their numbers."""
+        numbers = set()
+        for value in self.behind(values, self.passed):
+            if value in self.made_by:
+                equation = self.made_by[value]
+                numbers.add(equation.number)
+        return numbers
 
     def notes(self, node: Node, operands: Arrays, results: Arrays) -> Noted:
         """Returns what a run notes of an equation: its decisions, and whether all fits."""
@@ -92,79 +147,6 @@ class Watched(NamedTuple):
         if number in self.before_bits:
             noted[number, "given"] = operand
         return noted
-
-
-def watched(program: NumericProgram) -> Watched:
-    """Returns the equations of a program to look at while it runs as written."""
-    flow = _Flow(program.block)
-    made_values = flow.made_by.items()
-    used = [*flow.outputs, *flow.deciding]
-    made_bits = []
-    hashed = set()
-    for value, equation in made_values:
-        inputs = set(equation.inputs)
-        if _makes_bits(equation):
-            made_bits.extend(inputs)
-            hashed.add(value)
-        elif equation.primitive not in _TAKE_BITS:
-            passed = flow.passed(value)
-            used.extend(inputs.difference(passed))
-        # Floats among these become integers.
-        if is_integer(flow.avals[value]):
-            made_bits.extend(inputs)
-    # All arithmetic of hashed numbers is meant to wrap.
-    for value in range(len(flow.avals)):  # sources come first
-        if not hashed.isdisjoint(flow.passed(value)):
-            hashed.add(value)
-    wrapping = set()
-    for value, equation in made_values:
-        if value in hashed or not is_integer(flow.avals[value]):
-            continue
-        if equation.primitive not in _MODULAR | {"convert_element_type"}:
-            continue
-        if not Written(equation.stack).is_of_sampler:
-            wrapping.add(equation.number)
-    integers = flow.numbers_behind(used) & wrapping
-    before_bits = flow.numbers_behind(made_bits)
-    return Watched(integers, before_bits)
-
-
-class _Flow(Graph):
-    """Follows results that may wrap, and narrowed floats, to where they are used.
-
-    Attributes:
-        deciding: the values that tell which branch is taken.
-    """
-
-    def __init__(self, block: Block):
-        self.deciding: list[int] = []
-        super().__init__(block)
-
-    def visit_cond(self, node, operands):
-        self.deciding.append(operands[0])
-        return super().visit_cond(node, operands)
-
-    def condition(self, block, arguments):
-        # A graph leaves it out, and the numbers that it compares are used.
-        self.block(block, arguments)
-
-    def passed(self, value: int) -> Sequence[int]:
-        """Returns the values whose numbers are in another one, as they are or wrapped."""
-        equation = self.made_by.get(value)
-        if equation is None:
-            return self.same_as(value)
-        if not _passes(equation):
-            return ()
-        return equation.inputs[_OF_NUMBERS[equation.primitive]]
-
-    def numbers_behind(self, values: Iterable[int]) -> _Numbers:
-        """Returns the equations whose results are in some values."""
-        numbers = set()
-        for value in self.behind(values, self.passed):
-            if value in self.made_by:
-                equation = self.made_by[value]
-                numbers.add(equation.number)
-        return frozenset(numbers)
 
 
 def _passes(equation: Equation) -> bool:

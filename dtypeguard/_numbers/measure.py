@@ -11,7 +11,7 @@ from .._program.jaxprs import Arrays
 from . import plans
 from .arrays import distance, part_along, size_of
 from .host import ON_HOST
-from .integers import watched
+from .integers import Watched
 from .plans import WIDE, WidthPlan
 from .primitives import Noted, Results, is_inexact, is_key, measured
 from .probes import Probes
@@ -76,7 +76,7 @@ class Measures:
         written: these outputs as written.
         raises: whether the program raised in a narrow dtype; what it gives counts as NaN.
         shares: the share of each line in the squared error, as far as it was measured.
-        notes: what is noted as written: decisions, and what `watched` says.
+        notes: what is noted as written: decisions, and what `Watched` says.
         given: those whose decisions other runs follow; none if it returns ints and bools
             alone, or if wide types are not finite with them, as a logarithm of a negative
             number.
@@ -91,8 +91,8 @@ class Measures:
         self.outputs = measured(avals)
         self.are_floats = any(map(is_inexact, avals))
         self.raises = False
-        watches = watched(program)
-        probes = Probes(watches.notes)
+        watched = Watched(program)
+        probes = Probes(watched.notes)
         self.notes = probes.noted
         plan = plans.written(program)
         self._all_written = self._run_all(plan, probes, is_compiled=True)

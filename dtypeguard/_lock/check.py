@@ -114,7 +114,8 @@ class Locked(NamedTuple):
         rows = self.leaf_rows
         # All functions compute as locked, so the step returns another of their values.
         if rows and not causes:
-            file, _, name = self.step.lock.step.rpartition(":")
+            step = self.step.lock.step
+            file, _, name = step.rpartition(":")
             causes = [LockCause([], (file, name), rows)]
         return causes
 
@@ -124,7 +125,8 @@ class Locked(NamedTuple):
         name = self.step.lock.step
         number = len(causes)
         count = _COUNTS.get(number, f"{number} causes")
-        text = [f"{name} is not as locked in {self.path}: {count}."]
+        head = f"{name} is not as locked in {self.path}: {count}."
+        text = [head]
         explained = set()
         for cause in causes:
             text += _text_of_cause(cause)
@@ -136,7 +138,8 @@ class Locked(NamedTuple):
         if followers:
             names = ", ".join(followers)
             text.append(f"  and so: {names}")
-        following_rows = [row for row in self.leaf_rows if row not in explained]
+        leaf_rows = self.leaf_rows
+        following_rows = [row for row in leaf_rows if row not in explained]
         if following_rows:
             text.append("  and so:")
             text += _table_of_rows(following_rows)
@@ -176,7 +179,8 @@ def _text_of_cause(cause: LockCause) -> list[str]:
     # What is gone from a function has no line.
     place = ", ".join(map(str, cause.lines)) or file
     # A step without code has its name alone.
-    head = f"{place}: {name}".removeprefix(": ")
+    head = f"{place}: {name}"
+    head = head.removeprefix(": ")
     text = [f"  {head}".rstrip()]
     for line in cause.lines:
         text.append(f"      {line.code}")

@@ -13,7 +13,7 @@ from .computations import (
     LockedFunction,
     LockEntries,
 )
-from .step import Lock, TracedStep, type_in
+from .step import Lock, TracedStep
 
 
 class ChangedRow(NamedTuple):
@@ -65,6 +65,7 @@ def function_changes(locked: _Functions, functions: _Functions) -> FunctionChang
     missing = dict(locked)
     for function in functions:
         missing.pop(function, None)
+    nothing = LockEntries(Counter)
     changes = {}
     for function, entries in functions.items():
         locked_function = function
@@ -72,10 +73,10 @@ def function_changes(locked: _Functions, functions: _Functions) -> FunctionChang
             locked_function = _function_before(function, entries, missing)
         # A function has moved to one place only.
         missing.pop(locked_function, None)
-        before = locked.get(locked_function, LockEntries(Counter))
+        before = locked.get(locked_function, nothing)
         changes[function] = _function_change(locked_function, before, entries)
     for function, before in missing.items():
-        changes[function] = _function_change(function, before, LockEntries(Counter))
+        changes[function] = _function_change(function, before, nothing)
     return changes
 
 
@@ -149,16 +150,21 @@ def leaf_changes(lock: Lock, step: TracedStep, table: str) -> LeavesOfRow:
     lost = dict(locked)
     leaves_of_row = collections.defaultdict(set)
     for leaf in step.leaves[table]:
+        nodes = set(leaf.nodes)
         # New leaves are below no path of the lock.
-        locked_path, before = type_in(locked, leaf)
+        locked_path = max(locked.keys() & nodes, key=len, default="")
+        before = locked.get(locked_path, "")
         lost.pop(locked_path, None)
-        path, after = type_in(types, leaf)
+        path = max(types.keys() & nodes, key=len)
+        after = types[path]
         if before != after:
             # One of them may stand for leaves that are as they were.
             longer_path = max(path, locked_path, key=len)
-            row = ChangedRow(f"{table} {longer_path}", before, after)
+            name = f"{table} {longer_path}"
+            row = ChangedRow(name, before, after)
             leaves_of_row[row].add(leaf.value)
     for path, before in lost.items():
-        row = ChangedRow(f"{table} {path}", before, "")
+        name = f"{table} {path}"
+        row = ChangedRow(name, before, "")
         leaves_of_row[row] = set()
     return leaves_of_row

@@ -6,10 +6,8 @@ between differs between releases and does not count, but for products and sums. 
 does it matter how a user's line is split.
 """
 
-import contextlib
 import functools
 import os
-import pathlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from types import CodeType
@@ -140,10 +138,10 @@ class Computation:
     def _text_of_flow(self, takes: set[str], gives: set[str]) -> str:
         """Returns the types of operands and results, and of its sums where these differ."""
         text = one_text(gives)
+        is_of_one_type = takes == gives == self._sums == {text}
         if takes != gives:
             operands = one_text(takes)
             text = f"{operands} -> {text}"
-        is_of_one_type = takes == gives == self._sums and len(gives) == 1
         if self._sums and not is_of_one_type:
             types_of_sums = one_text(self._sums)
             text += f" in {types_of_sums}"
@@ -220,13 +218,11 @@ def _own_calls(stack: Stack, homes: Collection[str]) -> tuple[Chain, bool]:
 def locked_function(code: CodeType, folder: str) -> LockedFunction:
     """Returns the function of code, as a lock in a folder names it."""
     file = code.co_filename
+    path = os.path.relpath(file, folder)
     if is_installed(file):
-        file = short_path(file)
-    else:
-        with contextlib.suppress(ValueError):  # on another drive
-            file = os.path.relpath(file, folder)
+        path = short_path(file)
     # A lock is checked in, and read on systems with another separator.
-    return pathlib.PurePath(file).as_posix(), function_name(code)
+    return path.replace(os.sep, "/"), function_name(code)
 
 
 def line_of_call(code: CodeType, instruction: int) -> Origin:

@@ -30,7 +30,15 @@ def lock_text(lock: Lock) -> str:
         key_of_file = quoted(file)
         key = toml_key(function)
         lines += ["", f"[{key_of_file}.{key}]"]
-        lines += _lines_of_function(entries)
+        for kind in ENTRY_KINDS:
+            items = []
+            # Sorted, a moved line of the program is no change of the file.
+            for text, count in sorted(entries[kind].items()):
+                if count > 1:
+                    text += f" ({count})"
+                items.append(text)
+            if items:
+                lines.append(toml_list(kind, items))
     for table in TABLES:
         types = lock.types[table]
         if types:
@@ -40,22 +48,6 @@ def lock_text(lock: Lock) -> str:
     return "\n".join(lines)
 
 
-def _lines_of_function(entries: LockEntries) -> list[str]:
-    """Returns a line for each kind of entry that a function has."""
-    lines = []
-    for kind in ENTRY_KINDS:
-        items = []
-        # Sorted, a moved line of the program is no change of the file.
-        for text, count in sorted(entries[kind].items()):
-            if count > 1:
-                text += f" ({count})"
-            items.append(text)
-        if items:
-            line = toml_list(kind, items)
-            lines.append(line)
-    return lines
-
-
 def read_lock(path: str) -> Lock:
     """Reads the lock in a file.
 
@@ -63,11 +55,11 @@ def read_lock(path: str) -> Lock:
         LockError: if there is none, or it is damaged.
     """
     try:
-        data = read_toml(path, "format", _FORMAT, _END)
-        return _lock_of_data(data)
+        return _lock_of_data(read_toml(path, "format", _FORMAT, _END))
     except OSError as error:
-        reason = f"{path} cannot be read: {error.strerror}."
-        raise LockError(f"{reason} Write it with --out {path}.") from None
+        raise LockError(
+            f"{path} cannot be read: {error.strerror}. Write it with --out {path}."
+        ) from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # also of TOML
         raise LockError(
             f"{path} cannot be used: {type(error).__name__}: {error}. Restore it, or "
@@ -80,8 +72,7 @@ def _lock_of_data(data: dict[str, Any]) -> Lock:
     step = str(data.pop("step"))
     types = {}
     for table in TABLES:
-        types_by_path = data.pop(table, {})
-        types[table] = dict(types_by_path)
+        types[table] = dict(data.pop(table, {}))
     functions = {}
     # All other tables are files.
     for file, tables in data.items():
@@ -95,7 +86,8 @@ def _entries(lines: dict[str, list[str]]) -> LockEntries:
     entries = LockEntries(Counter)
     for kind in ENTRY_KINDS:
         for item in lines.get(kind, ()):
-            text, _, count = item.removesuffix(")").rpartition(" (")
+            inner = item.removesuffix(")")
+            text, _, count = inner.rpartition(" (")
             if not count.isdecimal():
                 text = item
                 count = "1"

@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from types import CodeType
 from typing import NamedTuple
 
@@ -16,7 +16,6 @@ from .._costs.costs import input_names
 from .._leaves.compat import check_release, set_x64
 from .._leaves.quiet import warnings_ignored
 from .._leaves.types import Args, Kwargs, Step
-from .._program.graph import Graph
 from .._program.trace import Program, TraceFailed, trace
 from .._source.files import package
 from .._tracebacks.path_text import parts
@@ -119,9 +118,7 @@ def lock_of(
             entries = functions.setdefault(call.function, LockEntries(Counter))
             entries[kind][text] += 1
     leaves = _locked_leaves(program, step)
-    types = {}
-    for table in TABLES:
-        types[table] = _types_by_path(leaves[table])
+    types = {table: _types_by_path(leaves[table]) for table in TABLES}
     lock = Lock(name, functions, types)
     return TracedStep(lock, calls, leaves, folder)
 
@@ -148,21 +145,16 @@ def _locked_leaves(program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
     for path in program.others.paths:
         outputs.append(f"result{path}")
     graph = program.step
-    return {
-        INPUTS: _typed_leaves(graph, inputs, graph.inputs),
-        OUTPUTS: _typed_leaves(graph, outputs, graph.outputs),
-    }
-
-
-def _typed_leaves(
-    graph: Graph, paths: Iterable[str], values: Iterable[int]
-) -> list[TypedLeaf]:
-    leaves = []
-    for path, value in zip(paths, values):
-        name = type_text(graph.avals[value])
-        nodes = _nodes_of(path)
-        leaf = TypedLeaf(nodes, name, value)
-        leaves.append(leaf)
+    leaves = collections.defaultdict(list)
+    for table, paths, values in (
+        (INPUTS, inputs, graph.inputs),
+        (OUTPUTS, outputs, graph.outputs),
+    ):
+        for path, value in zip(paths, values):
+            name = type_text(graph.avals[value])
+            nodes = _nodes_of(path)
+            leaf = TypedLeaf(nodes, name, value)
+            leaves[table].append(leaf)
     return leaves
 
 
@@ -185,18 +177,9 @@ def _types_by_path(leaves: Sequence[TypedLeaf]) -> dict[str, str]:
             names_below[node].add(leaf.name)
     names_of_path = collections.defaultdict(set)
     for leaf in leaves:
-        uniform = [node for node in leaf.nodes if len(names_below[node]) == 1]
-        leaf_path = leaf.nodes[-1]
+        nodes = leaf.nodes
+        uniform = [node for node in nodes if len(names_below[node]) == 1]
+        leaf_path = nodes[-1]
         path = min(uniform, key=len, default=leaf_path)
         names_of_path[path].add(leaf.name)
-    types = {}
-    for path, names in names_of_path.items():
-        types[path] = one_text(names)
-    return types
-
-
-def type_in(types: Mapping[str, str], leaf: TypedLeaf) -> tuple[str, str]:
-    """Returns the path that stands for a leaf in a table, and its type; "" if none does."""
-    covering = types.keys() & set(leaf.nodes)
-    path = max(covering, key=len, default="")
-    return path, types.get(path, "")
+    return {path: one_text(names) for path, names in names_of_path.items()}

@@ -33,7 +33,6 @@ def comparison(
     avals = _numbers_of(traced)
     function = None
     references = {}
-    judged = avals
     # Before anything runs, which may take long.
     if _is_function(reference, names):
         function = subject.traced(reference)
@@ -45,8 +44,7 @@ def comparison(
         )
     else:
         references = _arrays_of(reference, names, avals)
-        judged = references
-    order = _in_order(traced, judged)
+    order = _in_order(traced, avals)
 
     def compare(arrays):
         judge = Judge(traced, arrays, formats)
@@ -54,16 +52,18 @@ def comparison(
         if function is None:
             for n in order:
                 name = names[n]
-                difference = judge.judge_array(n, references[name])
-                differences.append(difference)
+                # What a function changes in place may be left out.
+                if name in references:
+                    difference = judge.judge_array(n, references[name])
+                    differences.append(difference)
             return {"differences": tuple(differences)}
         other_judge = Judge(function, arrays, formats)
         where = None
         for n in order:
-            difference = judge.judge_function(n, other_judge)
+            difference, apart = judge.judge_function(n, other_judge)
             differences.append(difference)
             if where is None and difference.verdict == "differs":
-                where = divergence(judge, other_judge, n)
+                where = divergence(judge, other_judge, n, apart)
         return {"differences": tuple(differences), "divergence": where}
 
     return compare
@@ -126,7 +126,7 @@ def _arrays_of(
             unknown[name] = "given"
     shapes = _shapes_of(avals)
     for name in avals.keys() - arrays.keys():
-        # What a function changes in place may be left out.
+        # What the function changes in place.
         if name.startswith(("[1]", "[2]")):
             del shapes[name]
     first_name = min(shapes, default=_ONLY)

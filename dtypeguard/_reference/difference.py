@@ -44,17 +44,14 @@ class Difference(NamedTuple):
     @property
     def name(self) -> str:
         """The output in a sentence."""
-        if self.output:
-            return self.output
-        return "the output"
+        return self.output or "the output"
 
     @property
     def place(self) -> str:
         """The element that differs most, with both numbers."""
         element = "it"
         if self.at:
-            indices = ", ".join(map(str, self.at))
-            element = f"element [{indices}]"
+            element = f"element {list(self.at)}"
         distance = abs(self.program - self.reference)
         return (
             f"{element} is off by {distance:.2g}: the program has {self.program:.8g}, "
@@ -99,7 +96,6 @@ _SAYS = {
     "undecidable": "rounding explains {}, and hides whether it is another computation",
     "differs": "rounding explains {}: another computation",
 }
-_AS_FUNCTION = "give it as a function: then the report names the first lines that differ."
 
 
 def headline_of(differences: Sequence[Difference]) -> str:
@@ -148,11 +144,9 @@ def details_of(
     worst = max(differences, key=_weight)
     lines = []
     if worst.verdict != "rounding" and worst.at is not None:
-        sentence = _sentence(worst, worst.place)
-        lines.append(sentence)
+        lines.append(_sentence(worst, worst.place))
     if worst.reason:
-        sentence = _sentence(worst, worst.reason)
-        lines.append(sentence)
+        lines.append(_sentence(worst, worst.reason))
     hiding = []
     for difference in differences:
         # A float32 program is seldom run in float64 to know.
@@ -164,8 +158,7 @@ def details_of(
         text = (
             f"rounding would hide a difference of up to {hidden}; in float32 it would show"
         )
-        sentence = _sentence(most, text)
-        lines.append(sentence)
+        lines.append(_sentence(most, text))
     if divergence is not None:
         lines.append(str(divergence))
     elif worst.verdict == "differs":
@@ -178,8 +171,10 @@ def details_of(
                 "To find where, return activations as well and give those of the "
                 "reference, or"
             )
-        sentence = f"{where} {_AS_FUNCTION}"
-        lines.append(sentence)
+        lines.append(
+            f"{where} give it as a function: then the report names the first lines that "
+            "differ."
+        )
     return lines
 
 

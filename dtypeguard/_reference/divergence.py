@@ -71,12 +71,10 @@ class _ComparedProgram:
         return first_line
 
 
-def divergence(judge: Judge, reference: Judge, n: int) -> Divergence:
-    """Returns the first lines of two functions behind an output that differs."""
+def divergence(judge: Judge, reference: Judge, n: int, apart: float) -> Divergence:
+    """Returns the first lines of two functions behind an output that is so far apart."""
     program = _ComparedProgram(judge)
     compared = _ComparedProgram(reference)
-    return Divergence(
-        program.beginning(n, compared),
-        compared.beginning(n, program),
-        judge.apart(n, reference),
-    )
+    line = program.beginning(n, compared)
+    reference_line = compared.beginning(n, program)
+    return Divergence(line, reference_line, apart)

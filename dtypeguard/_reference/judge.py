@@ -167,8 +167,7 @@ class Judge:
 
     def _sizes_of_source(self, dtype: np.dtype) -> np.ndarray:
         """Returns how far numbers of the source, in a dtype, take each output."""
-        eps_of_single = _eps(_SINGLE_DTYPE)
-        eps = min(_eps(dtype), eps_of_single)
+        eps = min(_eps(dtype), _eps(_SINGLE_DTYPE))
         moved = []
         for output in self.truth:
             # Integers have no digits to lose.
@@ -182,49 +181,50 @@ class Judge:
     def judge_array(self, n: int, reference: np.ndarray) -> Difference:
         """Returns the verdict on a reference of an output, by its number."""
         array = _as_numbers(reference)
-        output = self.outputs[n]
         ratio = self._ratio(self._written, n, array)
-        if ratio <= _EXPLAINS:
-            difference = self._difference(n, output, array, self._written, ratio)
-            # The rounding of the program itself may hide as much.
-            if is_inexact(self.truth[n]):
-                return difference._replace(shows_in=self._shows_in)
-            return difference
+        # The rounding of the program itself may hide as much.
+        is_hidden = ratio <= _EXPLAINS and is_inexact(self.truth[n])
         dtypes = {_narrowest_holding(array)}
         # A reference of a bfloat16 model is often computed in float32, on another machine.
         if self._is_short:
             dtypes.add(_SINGLE_DTYPE)
         for dtype in dtypes - {self._narrow, _DOUBLE_DTYPE}:
-            bound = self._bound_in(dtype)
-            ratio_in_dtype = self._ratio(bound, n, array)
-            ratio = min(ratio, ratio_in_dtype)
-        difference = self._difference(n, output, array, self._written, ratio)
-        if difference.verdict != "differs":
-            return difference
-        reason = self._reason_of_device(n, array)
-        return difference._replace(reason=reason)
+            if ratio > _EXPLAINS:
+                bound = self._bound_in(dtype)
+                ratio_in_dtype = self._ratio(bound, n, array)
+                ratio = min(ratio, ratio_in_dtype)
+        output = self.outputs[n]
+        difference = self._difference(n, output, array, ratio)
+        if is_hidden:
+            return difference._replace(shows_in=self._shows_in)
+        if difference.verdict == "differs":
+            reason = self._reason_of_device(n, array)
+            return difference._replace(reason=reason)
+        return difference
 
-    def judge_function(self, n: int, reference: "Judge") -> Difference:
-        """Returns the verdict on another function, which runs in float64 as well."""
+    def judge_function(self, n: int, reference: "Judge") -> tuple[Difference, float]:
+        """Returns the verdict on another function, and how far it is off in float64."""
         bound = self._written
         if self._is_short:
             bound = self._bound_in(_SINGLE_DTYPE)
         truth = reference.truth[n]
-        ratio = self._ratio(bound, n, truth)
         own_truth = self.truth[n]
-        exact = self._difference(n, own_truth, truth, bound, ratio)
+        distance, _ = _size(own_truth, truth)
+        apart = self._relative(n, distance, own_truth)
+        ratio = self._ratio(bound, n, truth)
         output = self.outputs[n]
         own_output = reference.outputs[n]
-        difference = self._difference(n, output, own_output, self._written, ratio)
+        difference = self._difference(n, output, own_output, ratio)
         # Where the program itself rounds as much, its own figures do not tell.
-        tells = exact.rounding < exact.error <= difference.rounding
-        if exact.verdict == "rounding" or not tells:
-            return difference
-        reason = (
-            f"in float64 they are {percent(exact.error)} apart, where rounding in float32 "
-            f"explains {percent(exact.rounding)}"
-        )
-        return difference._replace(reason=reason, shows_in=self._shows_in)
+        is_hidden = self._is_short and apart <= difference.rounding
+        if is_hidden and difference.verdict != "rounding":
+            explained = self._relative(n, bound.explains(n), truth)
+            reason = (
+                f"in float64 they are {percent(apart)} apart, where rounding in float32 "
+                f"explains {percent(explained)}"
+            )
+            difference = difference._replace(reason=reason, shows_in=self._shows_in)
+        return difference, apart
 
     def _reason_of_device(self, n: int, array: np.ndarray) -> str:
         """Returns a sentence on a device whose products explain a reference; or ""."""
@@ -272,17 +272,10 @@ class Judge:
         norm = _norm(reference) or _norm(output) or 1.0
         return float(size / norm)
 
-    def apart(self, n: int, reference: "Judge") -> float:
-        """Returns how far an output is from that of another function, in float64."""
-        truth = self.truth[n]
-        reference_truth = reference.truth[n]
-        distance, _ = _size(truth, reference_truth)
-        return self._relative(n, distance, truth)
-
     def _difference(
-        self, n: int, output: np.ndarray, reference: np.ndarray, bound: Bound, ratio: float
+        self, n: int, output: np.ndarray, reference: np.ndarray, ratio: float
     ) -> Difference:
-        """Returns the verdict of a ratio, with the figures of an output."""
+        """Returns the verdict of a ratio, with the figures of the output as written."""
         verdict = "differs"
         shows_in = None
         if ratio <= _EXPLAINS:
@@ -291,7 +284,7 @@ class Judge:
             verdict = "undecidable"
             shows_in = self._shows_in
         error, _ = _size(output, reference)
-        explained = bound.explains(n)
+        explained = self._written.explains(n)
         difference = Difference(
             output=self._traced.outputs[n],
             error=self._relative(n, error, reference),

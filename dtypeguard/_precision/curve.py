@@ -382,7 +382,14 @@ class Curve:
                 return
             # Compiled, a program may leave out roundings, and have others.
             ratio = min(self._error(wide), LARGEST_ERROR) / min(error, LARGEST_ERROR)
-            wide = smallest(order, self._error, tolerance * ratio)
+            bound = tolerance * ratio
+            # The best part for its price may be dear, where some cheap ones are enough.
+            cheapest_first = sorted(order, key=lambda part: part.work)
+            wide = min(
+                smallest(order, self._error, bound),
+                smallest(cheapest_first, self._error, bound),
+                key=_work_of,
+            )
         self._run(self._plan_with(wide))
 
 

@@ -295,19 +295,21 @@ class Arithmetic:
         wide_rule = self.rule(WIDE)
         widened = self._operands(node, narrow, wide_rule)
         from_narrow = self._evaluated(node, widened, WIDE)
-        if self._rounds_once(node):
+        rounds_once = self._rounds_once(node)
+        if rounds_once:
             dtype = rule.makes(node.eqn.outvars[0].aval.dtype)
-            written = self._round_trip(from_narrow[0], dtype)
-            rounded = self._round_trip(exact[0], dtype)
-            return [_rounded_alike(written, exact[0], rounded, from_narrow[0], written)]
+            all_written = [self.settled(from_narrow[0], dtype)]
+        else:
+            all_written = self._evaluated(node, narrow, WRITTEN)
         results = []
-        all_written = self._evaluated(node, narrow, WRITTEN)
         for array, result, narrow_result in zip(all_written, exact, from_narrow):
             if is_inexact(result):
                 fenced = self._fenced(array)
                 written = self.settled(fenced, result.dtype)
                 rounded = self._round_trip(result, array.dtype)
-                as_narrow = self._round_trip(narrow_result, array.dtype)
+                as_narrow = written
+                if not rounds_once:
+                    as_narrow = self._round_trip(narrow_result, array.dtype)
                 result = _rounded_alike(written, result, rounded, narrow_result, as_narrow)
             results.append(result)
         return results

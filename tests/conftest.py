@@ -33,7 +33,6 @@ def pytest_configure(config):
     """
     if os.environ.get("DTYPEGUARD_REQUIRE_ALL"):  # as in .ci/run: the exhaustive tests too
         config.option.markexpr = ""
-    os.environ.pop("GITHUB_ACTIONS", None)  # where commands print annotations as well
     jax.config.update("jax_disable_most_optimizations", _IS_QUICK)
     flags = [_DEVICES, *([_QUICK] if _IS_QUICK and _IS_JAX_0_10 else [])]
     for flag in (flag for flag in flags if flag not in os.environ.get("XLA_FLAGS", "")):

@@ -1,6 +1,5 @@
 """Runs command lines in this process, in folders that leave nothing behind."""
 
-import io
 import sys
 import textwrap
 
@@ -8,6 +7,7 @@ import jax
 import pytest
 
 from dtypeguard._cli.main import main
+from tests.support.helpers import Terminal
 
 
 @pytest.fixture
@@ -61,15 +61,10 @@ def script(folder):
     return write
 
 
-class _Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
 @pytest.fixture
 def terminal(monkeypatch):
     """A stream that is a terminal with colors."""
     pytest.importorskip("rich")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    return _Terminal()
+    return Terminal()

@@ -98,7 +98,7 @@ def test_a_script_is_loaded_as_python_runs_it(command, script):
         opt = optax.stateless(scale)
     """
     target = f"{script(text, 'other/a_script.py')}:opt"
-    code, out, err = command(f"audit {target} --x64 --json")
+    code, out, err = command("audit", target, "--x64", "--json")
     assert (code, err) == (1, "Namespace()\n")
     (drift, *_) = json.loads(out)["drifts"]
     assert (drift["path"], drift["after"]) == ("['b']", "float64")

@@ -11,15 +11,15 @@ import pytest
 from dtypeguard._cli import demo
 from dtypeguard._cli.demo import FOLDER, SCENES, Played, play
 from dtypeguard._cli.main import main
+from tests.support.helpers import IS_RECORDED
 
-RECORDED = sys.version_info >= (3, 12)  # where lines of values are
 # What happens unguarded, and the file of the line that is named.
 BARE = {
     "prodigy": ("2 leaves of the carry of scan", "optax/contrib/_prodigy.py"),
     "zero_nans": ("1 leaf of the carry of scan", "zero_nans.py"),
     "failing_scan": (
         "1 leaf of the carry of scan",
-        f"failing_scan.py:{12 if RECORDED else 13}",
+        f"failing_scan.py:{12 if IS_RECORDED else 13}",
     ),
     "compiles_again": ("compilations in 3 calls: 2", "compiles_again.py"),
     "stalled_loss": ("loss from 1 to 1 in 2000 steps", "stalled_loss.py"),
@@ -57,7 +57,7 @@ def test_each_fails_on_its_line_and_runs_with_the_call(scenes, played, capsys):
         assert lines[title].startswith(f"{number:2}  ")
         assert bare.startswith("    as is ")
         assert text in bare
-        if RECORDED or name != "compiles_again":
+        if IS_RECORDED or name != "compiles_again":
             assert re.match(r"    line  [\w/.]+\.py:\d+", line[0]), line
             assert file in line[0]
         assert guarded.startswith("    with  ")
@@ -70,7 +70,7 @@ def test_one_in_full(played, capsys):
     assert out.startswith(os.path.join(FOLDER, "failing_scan.py"))
     assert "    decay = jnp.asarray(0.9, jnp.float32)\n" in out
     forced = r"because of \w+ +dtypeguard/_cli/scenes/failing_scan.py:12 "
-    assert (re.search(forced, out) is not None) is RECORDED
+    assert (re.search(forced, out) is not None) is IS_RECORDED
 
 
 @pytest.mark.parametrize("code", [0, 1])

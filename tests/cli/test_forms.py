@@ -35,10 +35,8 @@ pytestmark = pytest.mark.third_party
 
 
 @pytest.fixture(autouse=True)
-def locked(command, script, monkeypatch):
+def locked(command, script):
     """A step that is locked before it changes."""
-    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
-    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
     script(SCRIPT.replace("jnp.asarray(0.9, jnp.float32)", "0.9"), "mine.py")
     assert command(f"lock :step {INPUTS} --out step.lock")[0] == 0
     script(SCRIPT, "mine.py")

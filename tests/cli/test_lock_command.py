@@ -6,15 +6,12 @@ import pathlib
 import pytest
 
 from tests.support import locked_step
+from tests.support.locks import body
 
 pytestmark = pytest.mark.third_party
 SCRIPT = inspect.getsource(locked_step)
 LOCK = pathlib.Path(__file__).parents[1] / "lock" / "step.lock"
 STEP = "lock :step --inputs :inputs"
-
-
-def body(text):
-    return [line for line in text.splitlines() if not line.startswith("#")]
 
 
 def test_it_prints_writes_checks_and_updates(folder, command):

@@ -4,10 +4,11 @@ import re
 
 import pytest
 
-from tests.support.helpers import IS_RECORDED, child_variables
+from tests.support.helpers import IS_RECORDED
+from tests.support.notebooks import executed
 
 nbformat = pytest.importorskip("nbformat")
-nbclient = pytest.importorskip("nbclient")
+pytest.importorskip("nbclient")
 
 SCAN = "jax.lax.scan(step, x, jnp.ones((4, 3), jnp.bfloat16))"
 CELLS = {
@@ -33,12 +34,8 @@ def outputs():
     """What each cell gave, by its name."""
     cells = [nbformat.v4.new_code_cell(text) for text in CELLS.values()]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    client = nbclient.NotebookClient(notebook, timeout=600, allow_errors=True)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in child_variables().items():
-            patch.setenv(name, value)
-        client.execute()
-    return dict(zip(CELLS, (cell.outputs for cell in notebook.cells)))
+    ran = executed(notebook)
+    return dict(zip(CELLS, (cell.outputs for cell in ran.cells)))
 
 
 def error_of(outputs):

@@ -1,13 +1,11 @@
 """The plugin: notes on tests that fail over types, and nothing where it has no business."""
 
 import re
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
-from tests.support.helpers import IS_RECORDED, child_variables
+from tests.support.helpers import IS_RECORDED, run_python
 
 # Of what is installed, no plugin is loaded; this one as a wheel registers it.
 PLUGIN = "-p", "dtypeguard._hooks.pytest"
@@ -27,21 +25,15 @@ NOTE = r"^E +dtypeguard: 1 leaf of the carry of scan comes back in another type\
 
 
 @pytest.fixture
-def project(tmp_path):
+def project(tmp_path, monkeypatch):
     """Runs pytest in a folder with a model and a test, warnings being errors."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    words = "-m", "pytest", "-W", "error", "--tb=short", *PLUGIN
 
     def run(test, *options):
         (tmp_path / "model.py").write_text(MODEL)
         (tmp_path / "test_it.py").write_text(textwrap.dedent(test))
-        command = [sys.executable, "-m", "pytest", "-W", "error", "--tb=short"]
-        variables = child_variables() | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        done = subprocess.run(
-            [*command, *PLUGIN, *options],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            env=variables,
-        )
+        done = run_python(*words, *options, cwd=tmp_path)
         assert done.stderr == ""
         return done.returncode, done.stdout
 

@@ -13,7 +13,15 @@ from dtypeguard.testing import check_lock
 from tests.support import locked_step
 from tests.support.helpers import set_x64
 from tests.support.locked_step import BF16, F32
-from tests.support.locks import LockError, compared, lock_of, lock_text, traced, updated
+from tests.support.locks import (
+    LockError,
+    body,
+    compared,
+    lock_of,
+    lock_text,
+    traced,
+    updated,
+)
 
 pytestmark = pytest.mark.third_party
 SOURCE = inspect.getsource(locked_step)
@@ -27,10 +35,6 @@ def check(folder, old="", new="", times=1, text=TEXT):
     path.write_text(text)
     source = SOURCE.replace(old, new) if old else SOURCE
     return compared(traced(folder, source), str(path))
-
-
-def body(text):
-    return [line for line in text.splitlines() if not line.startswith("#")]
 
 
 @pytest.mark.parametrize("sizes", [{}, {"layers": 12}, {"batch": 7, "length": 9}])

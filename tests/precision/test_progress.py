@@ -9,11 +9,7 @@ import pytest
 
 import dtypeguard
 from dtypeguard.testing import check_contract
-
-
-class _Terminal(io.StringIO):
-    def isatty(self):
-        return True
+from tests.support.helpers import Terminal
 
 
 def audit(progress):
@@ -34,10 +30,10 @@ def test_on_a_terminal_alone(work, monkeypatch):
         return stream.getvalue()
 
     assert shown(io.StringIO(), None) == ""
-    text = shown(_Terminal(), None)
+    text = shown(Terminal(), None)
     assert text.startswith("\r\033[K")
     assert text.endswith("\r\033[K")  # nothing is left
-    assert shown(_Terminal(), False) == ""
+    assert shown(Terminal(), False) == ""
     lines = shown(io.StringIO(), True).splitlines()
     assert lines[0] in ("tracing", "check_contract: configuration 1/2")
     assert len(lines) > 1

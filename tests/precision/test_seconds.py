@@ -1,6 +1,5 @@
 """The error comes first; lines are measured as far as the time goes."""
 
-import io
 import math
 import sys
 
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import dtypeguard
-from tests.support.helpers import needs_numbers, normal
+from tests.support.helpers import Terminal, needs_numbers, normal
 
 pytestmark = needs_numbers
 
@@ -49,16 +48,13 @@ def test_a_plan_is_searched_within_the_time():
     assert "The search for a fix has not come to its end." in str(report)
 
 
-class Interrupting(io.StringIO):
+class Interrupting(Terminal):
     """A terminal on which the user presses Ctrl-C when it shows a text again."""
 
     def __init__(self, awaited, times):
         super().__init__()
         self.awaited = awaited
         self.times = times
-
-    def isatty(self):
-        return True
 
     def write(self, text):
         if self.awaited in text:

@@ -3,8 +3,7 @@
 import linecache
 import os
 import pathlib
-import subprocess
-import sys
+import runpy
 import warnings
 
 import jax
@@ -13,7 +12,7 @@ import optax
 import pytest
 
 from dtypeguard import audit, explain
-from tests.support.helpers import WARNINGS_ARE_ERRORS, child_variables
+from tests.support.helpers import WARNINGS_ARE_ERRORS, run_python
 from tests.support.one_leaf import transformation
 
 pytestmark = pytest.mark.third_party
@@ -78,25 +77,20 @@ except Exception as error:
 """
 
 
-def test_a_library_that_is_only_on_the_path_is_a_package(tmp_path):
+def test_a_library_that_is_only_on_the_path_is_a_package(tmp_path, monkeypatch, capsys):
     """Unpacked there, without any record, in a folder named as one of JAX's own."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "nn").mkdir()
     (tmp_path / "script.py").write_text(SCRIPT)
     for library in jax, optax:
         source = pathlib.Path(library.__file__).parent
         (tmp_path / "nn" / source.name).symlink_to(source)
-    variables = child_variables()
-    path = os.pathsep.join([str(tmp_path / "nn"), variables["PYTHONPATH"]])
-    outputs = [
-        subprocess.run(
-            [sys.executable, *WARNINGS_ARE_ERRORS, "script.py"],
-            env=variables | {"PYTHONPATH": each},
-            **{"cwd": tmp_path, "check": True, "text": True, "stdout": subprocess.PIPE},
-        ).stdout
-        for each in (path, variables["PYTHONPATH"])
-    ]
-    assert "Wrap the optimizer: dtypeguard.guard(opt)." in outputs[0]
-    assert outputs[0] == outputs[1]
+    runpy.run_path("script.py")
+    output = capsys.readouterr().out
+    assert "Wrap the optimizer: dtypeguard.guard(opt)." in output
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "nn"))
+    done = run_python(*WARNINGS_ARE_ERRORS, "script.py")
+    assert (done.returncode, done.stdout) == (0, output), done.stderr
 
 
 @pytest.mark.parametrize(

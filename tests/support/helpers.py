@@ -4,6 +4,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import io
 import os
 import pathlib
 import subprocess
@@ -84,6 +85,13 @@ def run_python(*words: Any, **options: Any) -> subprocess.CompletedProcess:
     return subprocess.run(
         command, env=child_variables(), capture_output=True, text=True, **options
     )
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def types(tree: Any) -> Any:

@@ -23,6 +23,11 @@ def traced(folder, source, **sizes):
     return lock_of(found["step"], args, {}, str(folder / "step.lock"))
 
 
+def body(text):
+    """The lines of a lock without its comments, which have the releases."""
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
 def updated(step, *args, path):
     """Writes the lock of a step, as with the variable that asks for it."""
     with pytest.MonkeyPatch.context() as patch:

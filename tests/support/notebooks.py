@@ -8,8 +8,10 @@ import os
 import pathlib
 import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 from tests.support.helpers import child_variables
 from tests.support.pages import DOCS, Difference, matches
@@ -23,24 +25,27 @@ _FRAMES = re.compile(
 )
 
 
-def run(notebook: pathlib.Path, folder: str = ".") -> Any:
-    """The notebook with what its cells give, run in a folder."""
+def executed(notebook: Any, folder: str = ".") -> Any:
+    """The notebook, run in a folder by a kernel with no settings of the user's."""
     import nbclient
-    import nbformat
 
-    found = nbformat.read(notebook, as_version=4)
     scripts = os.path.dirname(sys.executable)  # for `!dtypeguard ...`
     variables = child_variables() | {"COLUMNS": "120"}
     variables["PATH"] = os.pathsep.join([scripts, variables["PATH"]])
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        nbclient.NotebookClient(
-            found, timeout=600, resources={"metadata": {"path": folder}}, allow_errors=True
-        ).execute()
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    client = nbclient.NotebookClient(
+        notebook, timeout=600, resources={"metadata": {"path": folder}}, allow_errors=True
+    )
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
+        variables |= {"HOME": home, "IPYTHONDIR": home}
+        with mock.patch.dict(os.environ, variables):
+            return client.execute()
+
+
+def run(notebook: pathlib.Path, folder: str = ".") -> Any:
+    """The notebook with what its cells give, run in a folder."""
+    import nbformat
+
+    found = executed(nbformat.read(notebook, as_version=4), folder)
     for cell in found.cells:
         cell.metadata = {}
         if cell.cell_type == "code":

@@ -149,7 +149,9 @@ def room_for_the_next_test():
     yield
     if sys.platform.startswith("linux") and _memory() > _MEMORY:
         jax.clear_caches()
+        gc.unfreeze()
         gc.collect()
+        gc.freeze()
         # Else what is free again would count as in use after each test that follows.
         ctypes.CDLL(None).malloc_trim(0)
 

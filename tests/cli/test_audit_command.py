@@ -97,8 +97,8 @@ def test_a_script_is_loaded_as_python_runs_it(command, script):
         scale = lambda u, p: jax.tree_util.tree_map(lambda g: g * rate, u)
         opt = optax.stateless(scale)
     """
-    target = f"{script(text, 'other/a_script.py')}:opt"
-    code, out, err = command("audit", target, "--x64", "--json")
+    script(text, "other/a_script.py")
+    code, out, err = command("audit other/a_script.py:opt --x64 --json")
     assert (code, err) == (1, "Namespace()\n")
     (drift, *_) = json.loads(out)["drifts"]
     assert (drift["path"], drift["after"]) == ("['b']", "float64")

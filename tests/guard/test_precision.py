@@ -14,7 +14,7 @@ from jax import lax, tree_util
 import dtypeguard
 from dtypeguard import DtypeDriftError, Policy, RoundingState, guard
 from tests.support.dtypes import BF16, C64, F16, F32, F64, I32
-from tests.support.helpers import assert_same, needs_x64_scope, set_x64, types
+from tests.support.helpers import assert_same, dtypes, needs_x64_scope, set_x64, types
 from tests.support.hlo import count_float64, optimized_hlo
 from tests.support.one_leaf import dict_leaf, transformation
 from tests.support.optimizer_sweep.catalog import by_id
@@ -32,10 +32,6 @@ def params_of(dtype=BF16):
 def grads_of(params, dtype=None):
     scaled = lambda p: (p.astype(F32) * F32(0.37)).astype(dtype or p.dtype)
     return tree_util.tree_map(scaled, params)
-
-
-def dtypes(tree):
-    return {str(leaf.dtype) for leaf in tree_util.tree_leaves(tree)}
 
 
 def spy(seen=None):

@@ -34,8 +34,7 @@ def outputs():
     """What each cell gave, by its name."""
     cells = [nbformat.v4.new_code_cell(text) for text in CELLS.values()]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    ran = executed(notebook)
-    return dict(zip(CELLS, (cell.outputs for cell in ran.cells)))
+    return dict(zip(CELLS, (cell.outputs for cell in executed(notebook).cells)))
 
 
 def error_of(outputs):

@@ -106,6 +106,11 @@ def types(tree: Any) -> Any:
     return tree_util.tree_map(describe, tree)
 
 
+def dtypes(tree: Any) -> set[str]:
+    """The names of the dtypes of the leaves of a tree."""
+    return {str(leaf.dtype) for leaf in tree_util.tree_leaves(tree)}
+
+
 def assert_same(one: Any, other: Any) -> None:
     """Two trees are equal in structure, types and bits."""
     assert tree_util.tree_structure(one) == tree_util.tree_structure(other)

@@ -25,27 +25,25 @@ _FRAMES = re.compile(
 )
 
 
-def executed(notebook: Any, folder: str = ".") -> Any:
-    """The notebook, run in a folder by a kernel with no settings of the user's."""
+def executed(notebook: Any) -> Any:
+    """The notebook, run in this folder by a kernel with no settings of the user's."""
     import nbclient
 
     scripts = os.path.dirname(sys.executable)  # for `!dtypeguard ...`
     variables = child_variables() | {"COLUMNS": "120"}
     variables["PATH"] = os.pathsep.join([scripts, variables["PATH"]])
-    client = nbclient.NotebookClient(
-        notebook, timeout=600, resources={"metadata": {"path": folder}}, allow_errors=True
-    )
+    client = nbclient.NotebookClient(notebook, timeout=600, allow_errors=True)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         variables |= {"HOME": home, "IPYTHONDIR": home}
         with mock.patch.dict(os.environ, variables):
             return client.execute()
 
 
-def run(notebook: pathlib.Path, folder: str = ".") -> Any:
-    """The notebook with what its cells give, run in a folder."""
+def run(notebook: pathlib.Path) -> Any:
+    """The notebook with what its cells give."""
     import nbformat
 
-    found = executed(nbformat.read(notebook, as_version=4), folder)
+    found = executed(nbformat.read(notebook, as_version=4))
     for cell in found.cells:
         cell.metadata = {}
         if cell.cell_type == "code":

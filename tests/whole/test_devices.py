@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from dtypeguard import Policy, apply_updates, guard, multi_steps, prodigy
 from tests.support.dtypes import BF16, F32
-from tests.support.helpers import types
+from tests.support.helpers import dtypes, types
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.third_party]
 COLLECTIVES = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
@@ -66,10 +66,6 @@ def shardings(tree):
 
 def bits(tree):
     return [np.asarray(leaf).tobytes() for leaf in tree_util.tree_leaves(tree)]
-
-
-def dtypes(tree):
-    return {str(leaf.dtype) for leaf in tree_util.tree_leaves(tree)}
 
 
 def collectives(compiled):

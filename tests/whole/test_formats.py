@@ -30,6 +30,7 @@ def shown():
 
 @pytest.mark.parametrize("name", SAVERS)
 def test_what_comes_back_and_what_restore_makes_of_it(name):
+    gc.freeze()
     module, saver = SAVERS[name]
     pytest.importorskip(module)
     cells = shown()

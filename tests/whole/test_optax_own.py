@@ -2,15 +2,14 @@
 
 import os
 import pathlib
-import subprocess
-import sys
 from xml.etree import ElementTree
 
 import optax
 import pytest
 
+from tests.support.helpers import run_python
+
 OPTAX = pathlib.Path(optax.__file__).parent
-ROOT = pathlib.Path(__file__).parents[2]
 
 # In parts, so that two workers share them: a file of Optax, and which of its tests.
 PARTS = {
@@ -26,13 +25,9 @@ PARTS = {
 def run_pytest(report, *arguments, guarded):
     """The names of the tests that passed and that failed, run in a process of its own."""
     plugin = ["-p", "tests.support.guard_optax"] if guarded else []
-    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, *plugin, *arguments]
-    command += [f"--rootdir={OPTAX}", "-p", "no:cacheprovider", f"--junitxml={report}"]
-    paths = str(ROOT), os.environ.get("PYTHONPATH", "")
-    # The outer pytest's workers leave their own settings in the environment.
-    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-    env["PYTHONPATH"] = os.pathsep.join(paths)
-    run = subprocess.run(command, env=env, capture_output=True, text=True)
+    words = ["-m", "pytest", "-q", "-c", os.devnull, *plugin, *arguments]
+    words += [f"--rootdir={OPTAX}", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    run = run_python(*words)
     assert run.returncode in (0, 1), run.stdout + run.stderr
     if guarded:
         assert "optax factories" in run.stdout

@@ -61,7 +61,7 @@ def test_a_cond_of_optax(run):
 
 def _python(*arguments, **kwargs):
     """Status, output and errors of Python in a process of its own."""
-    done = run_python(*arguments, timeout=200, **kwargs)
+    done = run_python(*arguments, timeout=600, **kwargs)
     return done.returncode, done.stdout, done.stderr
 
 

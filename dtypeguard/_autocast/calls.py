@@ -63,7 +63,8 @@ class WholeCall:
         # Before the call, after which an object may hold others.
         copies = objects_by_path((args, kwargs))
         result = self._function(*args, **kwargs)
-        contents_after = list(map(contents, copies.values()))
+        objects = copies.values()
+        contents_after = list(map(contents, objects))
         after = (spread(result), contents_after)
         tree = SplitTree(after, _CONSTANTS)
         return tree.arrays, tree.emptied()

@@ -131,13 +131,14 @@ class ByPlan(Propagation[PlannedType]):
         if not is_floating(planned_type):
             return planned_type
         try:
-            numbers = np.abs(np.asarray(array, planned_type.dtype))
+            numbers = np.asarray(array, planned_type.dtype)
         # A tracer has no numbers to look at, and an array of several hosts not all of them.
         except (TypeError, RuntimeError):
             return planned_type
         # Of an array, its greatest finite number counts.
         is_finite = np.isfinite(numbers)
-        greatest = np.max(numbers, initial=0, where=is_finite)
+        sizes = np.abs(numbers)
+        greatest = np.max(sizes, initial=0, where=is_finite)
         with np.errstate(all="ignore"):
             narrow = greatest.astype(self._narrow)
         # Zeros are zeros in each dtype.

@@ -82,7 +82,8 @@ class Emitter:
         """
         block = Block(jaxpr, traces=traces)
         _note_rules(block)
-        rules = ByPlan(number_nodes(block), self.use, default_entry)
+        size = number_nodes(block)
+        rules = ByPlan(size, self.use, default_entry)
         remaining_types = planned_types(arrays[len(types) :])
         argument_types = [*types, *remaining_types]
         result_types = rules.block(block, argument_types)

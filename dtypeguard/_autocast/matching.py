@@ -44,7 +44,8 @@ def _line_of_code(code: CodeType, instruction: int) -> PlanEntry:
     if node is not None:
         text = ast.unparse(node)
     file = file_name(code.co_filename)
-    place = f"{file}:{function_name(code)}"
+    function = function_name(code)
+    place = f"{file}:{function}"
     return PlanEntry(place, text)
 
 

@@ -91,7 +91,8 @@ class PlanEntry:
         if self.share is not None:
             share = 100 * self.share
             figures.append(f"makes {share:.3g}% of the work wide")
-        line = toml_line(self.key, str(self.dtype))
+        dtype = str(self.dtype)
+        line = toml_line(self.key, dtype)
         if not figures:
             return [line]
         comment = ", ".join(figures)

@@ -83,15 +83,15 @@ def _wide_operations(program: Program) -> Iterator[WideOperation]:
     if program.is_optimizer and program.first is not None:
         graphs.insert(0, program.first)
     for graph in graphs:
-        for value, equation in graph.made_by.items():
+        for value, node in graph.made_by.items():
             aval = graph.avals[value]
             if bits(dtype_of(aval)) != 64:
                 continue
             yield WideOperation(
-                primitive=equation.primitive,
+                primitive=node.name,
                 type=type_text(aval),
                 is_array=aval.shape != (),
-                origin=line_of(equation),
+                origin=line_of(node),
             )
 
 

@@ -147,11 +147,11 @@ class ByPlan(Propagation[PlannedType]):
             return planned_type._replace(reasons=reasons)
         return planned_type
 
-    def crossing(self, value, aval):
+    def crossing(self, value, var):
         if self._is_all_narrow:
             return value
         # With narrow products alone, calls and loops have the dtypes as written outside.
-        return _widest(value, aval)
+        return _widest(value, var)
 
     def joined(self, values, attempt):
         dtypes = [value.dtype for value in values]

@@ -25,11 +25,11 @@ def lines_of_equation(value: Leaf) -> Why:
     if traced is None:
         return Why()
     graph, place = traced
-    equation = graph.made_by.get(place)
+    node = graph.made_by.get(place)
     cause = None
-    if equation is not None and graph.constants.keys() >= set(equation.inputs):
+    if node is not None and graph.constants.keys() >= set(graph.sources(place)):
         cause = of_value(value).cause
-    return Why(line_of(equation), cause)
+    return Why(line_of(node), cause)
 
 
 def lines_of_index(value: Leaf) -> Why:
@@ -43,9 +43,9 @@ def lines_of_index(value: Leaf) -> Why:
         return Why()
     graph, place = traced
     for source in _values_behind(graph, place, _BETWEEN):
-        equation = graph.made_by.get(source)
-        if equation is not None and equation.primitive in _WHOLE:
-            return Why(line_of(equation))
+        node = graph.made_by.get(source)
+        if node is not None and node.name in _WHOLE:
+            return Why(line_of(node))
     # Moves alone are a chain.
     *_, source = _values_behind(graph, place)
     if source in graph.made_by:
@@ -59,17 +59,17 @@ def _values_behind(
     """Yields a value and its sources, through moves and other primitives."""
 
     def sources(value: int) -> Sequence[int]:
-        equation = graph.made_by.get(value)
-        if equation is None:
-            predecessors = graph.same_as(value)
+        operands = graph.sources(value)
+        node = graph.made_by.get(value)
+        if node is None:
             # It crosses the boundary of a call, and of no loop or branch.
-            if len(predecessors) != 1:
+            if len(operands) != 1:
                 return ()
-            return predecessors
-        if equation.primitive in _MOVES:
-            return equation.inputs[:1]
-        if equation.primitive in primitives:
-            return equation.inputs
+            return operands
+        if node.name in _MOVES:
+            return operands[:1]
+        if node.name in primitives:
+            return operands
         return ()
 
     return graph.behind([start], sources)

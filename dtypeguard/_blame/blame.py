@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from .._leaves.dtypes import is_weak, kind
 from .._leaves.types import Aval
-from .._program.graph import Equation, Graph
+from .._program.graph import Graph
 from .._program.jaxprs import SHAPES
+from .._program.program import Node, User
 from .._tracebacks.written import Written
 
 # Returns whether an abstract value has a property: a dtype, say, or a shape.
@@ -20,14 +21,14 @@ class Blame:
     Attributes:
         promotion: the equation that gave it to the leaf; None if there is none.
         cause: the equation that made the operand which forced the promotion. For a
-            constant operand, the equation that uses it first. None if nothing forced it,
-            or an input did.
+            constant operand, what uses it first. None if nothing forced it, or an input
+            did.
         operand: the operand in the graph, if it is an input or a constant: a literal, or
             closed over.
     """
 
-    promotion: Equation | None = None
-    cause: Equation | None = None
+    promotion: Node | None = None
+    cause: User | None = None
     operand: int | None = None
 
 
@@ -48,11 +49,11 @@ class Region:
 
     def sources(self, value: int) -> Sequence[int]:
         """Returns the values from which a value may have the property."""
-        equation = self.graph.made_by.get(value)
-        if equation is None:
-            return self.graph.same_as(value)
+        operands = self.graph.sources(value)
+        if value not in self.graph.made_by:
+            return operands
         sources = []
-        for operand in equation.inputs:
+        for operand in operands:
             if self.has(operand):
                 sources.append(operand)
         return sources
@@ -70,13 +71,13 @@ class Region:
 
     def is_implicit_cast(self, value: int) -> bool:
         """Returns whether a function of JAX converts a value to the property by itself."""
-        equation = self.graph.made_by.get(value)
+        node = self.graph.made_by.get(value)
         # `arange` and its like make the property from nothing, which is not a cast.
-        if equation is None or equation.primitive != "convert_element_type":
+        if node is None or node.name != "convert_element_type":
             return False
         if self.sources(value):
             return False
-        return not Written(equation.stack).is_explicit
+        return not Written(node.stack).is_explicit
 
     def forcing_operands(self, value: int) -> list[int]:
         """Returns the operands of an equation that JAX converts the rest for."""
@@ -97,14 +98,14 @@ class Region:
         for value in reversed(walked):
             if reshaped.isdisjoint(self.sources(value)):
                 continue
-            equation = self.graph.made_by.get(value)
-            if equation is None:  # it crosses the boundary of a call
+            node = self.graph.made_by.get(value)
+            if node is None:  # it crosses the boundary of a call
                 reshaped.add(value)
                 continue
             partners = [x for x in self.forcing_operands(value) if x not in reshaped]
             if partners:
                 return partners
-            if equation.primitive in SHAPES:
+            if node.name in SHAPES:
                 reshaped.add(value)
         return []
 
@@ -130,9 +131,7 @@ class Region:
         # A loop may start from a constant and add only values that fit it.
         for value in walked:
             if value in self.graph.constants:
-                stack = self.graph.constants[value].user.stack
-                user = Equation("constant", (), stack)
-                begin = Blame(cause=user, operand=value)
+                begin = Blame(cause=self.graph.constants[value], operand=value)
                 begins.append(begin)
         begins.append(Blame())
         return begins[0]
@@ -141,32 +140,32 @@ class Region:
         """Returns the equation of a value as a cause, if the property begins there."""
         if value not in self.graph.made_by:
             return None
-        equation = self.graph.made_by[value]
+        node = self.graph.made_by[value]
         operands = self.sources(value)
         if not operands:
             # A cast that JAX makes for another operand begins nothing.
             if self.is_implicit_cast(value) and self.partners(value, walked):
                 return None
-            return Blame(cause=equation)
+            return Blame(cause=node)
         constants = self.graph.constants.keys() & set(operands)
         # A constant adds nothing to operands that have the property anyway.
         if constants and constants == set(self.forcing_operands(value)):
-            return Blame(cause=equation, operand=min(constants))
+            return Blame(cause=node, operand=min(constants))
         return None
 
     def promotion(self, walked: Sequence[int]) -> Blame:
         """Returns the promotion of the last value walked to, and its cause."""
         promoted = walked[-1]
-        equation = self.graph.made_by[promoted]
+        node = self.graph.made_by[promoted]
         # A cast that the user wrote is its own cause.
         if self._written(promoted).is_explicit:
-            return Blame(equation)
+            return Blame(node)
         partners = self.partners(promoted, walked)
-        return dataclasses.replace(self.root(partners), promotion=equation)
+        return dataclasses.replace(self.root(partners), promotion=node)
 
     def _written(self, value: int) -> Written:
-        equation = self.graph.made_by[value]
-        return Written(equation.stack)
+        node = self.graph.made_by[value]
+        return Written(node.stack)
 
 
 def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
@@ -190,7 +189,7 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
         walked.append(value)
         if not region.is_begin(value):
             continue
-        kinds_read = _kinds_of(graph, graph.made_by[value].inputs, leaves)
+        kinds_read = _kinds_of(graph, graph.sources(value), leaves)
         if kinds_read & kinds:
             return region.promotion(walked)
         # A mask or a count of the leaf is to blame only if nothing else is.

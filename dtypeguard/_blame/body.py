@@ -90,7 +90,6 @@ class Body:
         tree = carried.merged(types)
         returned = SplitTree(tree)
         return Program(
-            first=None,
             step=graph,
             names=(self.name,),
             carried=(carried,),
@@ -162,7 +161,7 @@ class Body:
             return lines, ""
         lines = Why()
         passed_on = ""
-        has_value = graph.constants[output].value is not None
+        has_value = graph.array(output) is not None
         if not (has_value and is_weak(aval)):
             lines = lines_beyond(graph)(output)
             passed_on = "closed over"

@@ -63,7 +63,7 @@ def of_value(value: Leaf, frame: FrameType | None = None) -> Why:
         outer_frame = frame
         if variable in graph.constants:
             # What is closed over may be of an outer trace.
-            outer = graph.constants[variable].value
+            outer = graph.array(variable)
         elif frame is not None and variable in graph.inputs:
             place = graph.inputs.index(variable)
             trace = unwrapped(value)._trace

@@ -13,7 +13,8 @@ from jax.core import Tracer
 
 from .._leaves.dtypes import is_array, is_python_number, is_weak, kind
 from .._leaves.types import Aval, Leaf
-from .._program.graph import Equation, Graph
+from .._program.graph import Graph
+from .._program.program import Block, User
 from .._program.trace import Program
 from .._recording.monitored import RECORD
 from .._recording.value_record import ValueRecord
@@ -71,8 +72,8 @@ def why(
         return Why(origin, cause)
     # What reads other types as well may be cast there.
     is_promoted = False
-    for operand in blamed.promotion.inputs:
-        if not matches(graph.avals[operand]):
+    for operand in blamed.promotion.eqn.invars:
+        if not matches(operand.aval):
             is_promoted = True
     return Why(origin, cause, is_promoted=is_promoted)
 
@@ -81,25 +82,25 @@ def lines_beyond(graph: Graph) -> LinesOfValue:
     """Returns the lines behind the inputs and the constants of a graph, by the record."""
 
     def beyond(value: int) -> Why:
-        constant = graph.constants.get(value)
-        if constant is None:
-            return recorded(graph.variables.get(value))
-        lines = recorded(constant.variable)
+        lines = recorded(graph.variables[value])
+        user = graph.constants.get(value)
+        if user is None:
+            return lines
         if lines.origin is None:
-            lines = recorded(constant.value)
-        # Else the function inside that returns it.
-        if lines.origin is None and constant.returned_by is not None:
-            lines = Why(line_of_traced(constant.returned_by))
+            lines = recorded(graph.array(value))
+        # Else the function inside that returns it: no equation has its line.
+        if lines.origin is None and isinstance(user, Block) and user.stack:
+            lines = Why(line_of_traced(user.source))
         return lines
 
     return beyond
 
 
-def line_of(equation: Equation | None) -> Origin | None:
-    """Returns the line of an equation, if there is one."""
-    if equation is None:
+def line_of(user: User | None) -> Origin | None:
+    """Returns the line of an equation, or of the call of a block, if there is one."""
+    if user is None:
         return None
-    return Written(equation.stack).origin
+    return Written(user.stack).origin
 
 
 def of_weak_leaf(program: Program, number: int, leaf: Leaf, name: str) -> Why:

@@ -17,7 +17,8 @@ from .._carry.places import Names
 from .._leaves.dtypes import bits
 from .._leaves.key_path import KeyPath, key_value, path_text
 from .._leaves.types import Aval, DType, Function
-from .._program.graph import Equation, Graph
+from .._program.graph import Graph
+from .._program.program import Node
 from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .work import work_of_stack
@@ -77,10 +78,14 @@ def work_of(graph: Graph, inputs: Sequence[str], narrow: DType = None) -> Work:
         inputs: the paths of its inputs.
         narrow: the dtype that it is expected to compute in; None for the commonest one.
     """
-    products = _products(graph)
+    works = {}
     flops = collections.defaultdict(float)
-    for product in products:
-        flops[product.dtype] += product.work
+    for value, node in graph.made_by.items():
+        work = work_of_stack(node.stack)
+        if not work:
+            continue
+        works[value] = work
+        flops[_dtype_of_product(node)] += work
     if narrow is None:
         narrow = _expected_dtype(graph, flops)
     if narrow is None:
@@ -88,44 +93,27 @@ def work_of(graph: Graph, inputs: Sequence[str], narrow: DType = None) -> Work:
     expected = jnp.dtype(narrow)
     name = str(expected)
     most_bits = bits(expected)
-    flops_by_name = {str(dtype): work for dtype, work in flops.items()}
-    wide = sum(work for dtype, work in flops.items() if bits(dtype) > most_bits)
+    wide = 0.0
+    flops_by_name = {}
+    for dtype, work in flops.items():
+        flops_by_name[str(dtype)] = work
+        if bits(dtype) > most_bits:
+            wide += work
     # Maybe there are no products, of which there is no share.
     if not wide:
         return Work(flops_by_name, name)
     total = sum(flops.values())
     operands = _WideOperands(graph, most_bits, inputs)
-    costs = _costs(products, total, operands)
+    costs = operands.costs(works, total)
     wide_share = wide / total
     return Work(flops_by_name, name, wide_share, costs)
 
 
-class _Product(NamedTuple):
-    """A matrix product or convolution of floats.
-
-    Attributes:
-        equation: its equation.
-        work: its operations.
-        dtype: that of its wider operand.
-    """
-
-    equation: Equation
-    work: float
-    dtype: np.dtype
-
-
-def _products(graph: Graph) -> list[_Product]:
-    products = []
-    for equation in graph.made_by.values():
-        work = work_of_stack(equation.stack)
-        if not work:
-            continue
-        dtypes = [graph.avals[value].dtype for value in equation.inputs]
-        # JAX promotes operands of two dtypes to the wider one before it multiplies.
-        widest = max(dtypes, key=bits)
-        product = _Product(equation, work, widest)
-        products.append(product)
-    return products
+def _dtype_of_product(product: Node) -> np.dtype:
+    """Returns the dtype of the wider operand of a product."""
+    # JAX promotes operands of two dtypes to the wider one before it multiplies.
+    dtypes = [var.aval.dtype for var in product.eqn.invars]
+    return max(dtypes, key=bits)
 
 
 def _expected_dtype(graph: Graph, flops: dict[np.dtype, float]) -> np.dtype | None:
@@ -133,7 +121,7 @@ def _expected_dtype(graph: Graph, flops: dict[np.dtype, float]) -> np.dtype | No
     sizes = collections.defaultdict(float)
     for value in graph.inputs:
         aval = graph.avals[value]
-        if _bits_of(aval) < 16:
+        if bits(aval.dtype) < 16:
             continue
         sizes[aval.dtype] += math.prod(aval.shape)
     total = sum(sizes.values())
@@ -147,10 +135,6 @@ def _expected_dtype(graph: Graph, flops: dict[np.dtype, float]) -> np.dtype | No
             half.append(dtype)
     candidates = half or sizes or flops
     return max(candidates, key=lambda dtype: sizes[dtype], default=None)
-
-
-def _bits_of(aval: Aval) -> int:
-    return bits(getattr(aval, "dtype", None))
 
 
 @dataclasses.dataclass
@@ -173,69 +157,75 @@ class _WideOperands:
         narrow_inputs = 0
         for value in self.graph.inputs:
             aval = self.graph.avals[value]
-            if 0 < _bits_of(aval) <= self.most_bits:
+            if 0 < bits(aval.dtype) <= self.most_bits:
                 narrow_inputs |= 1 << value
         return narrow_inputs
 
+    def costs(self, works: dict[int, float], total: float) -> tuple[LineCost, ...]:
+        """Returns what makes more than a hundredth of some work wide, in order.
+
+        Args:
+            works: the operations of products, by their values.
+            total: all of them.
+        """
+        work_by_cause = collections.defaultdict(float)
+        origins: _Causes = {}
+        causes_of_call = collections.defaultdict(dict)
+        for product, work in works.items():
+            node = self.graph.made_by[product]
+            calls = Written(node.stack).calls
+            # A gradient has the dtype of its value: the products of its call tell.
+            if node.is_backward and calls in causes_of_call:
+                causes = causes_of_call[calls]
+            else:
+                causes = self.causes(product)
+                causes_of_call[calls].update(causes)
+            # One whose result alone is wide is as fast as a narrow one.
+            if bits(_dtype_of_product(node)) <= self.most_bits:
+                continue
+            for cause, origin in causes.items():
+                origins.setdefault(cause, origin)
+                work_by_cause[cause] += work
+        costs = []
+        for cause, work in work_by_cause.items():
+            share = work / total
+            if share < _LEAST_SHARE_OF_WORK:
+                continue
+            cost = LineCost(origins[cause], cause, share)
+            costs.append(cost)
+        # Equal shares stay in the order of the program.
+        costs.sort(key=attrgetter("share"), reverse=True)
+        return tuple(costs)
+
     def is_wide(self, aval: Aval) -> bool:
         """Returns whether a value is wider than expected."""
-        return _bits_of(aval) > self.most_bits
+        # Tokens have no dtype.
+        return bits(getattr(aval, "dtype", None)) > self.most_bits
 
-    def causes(self, product: Equation) -> _Causes:
-        """Returns what makes the operands of a product wide."""
+    def causes(self, product: int) -> _Causes:
+        """Returns what makes the operands of a product wide, by its value."""
         graph = self.graph
-        line = line_of(product)
+        node = graph.made_by[product]
+        line = line_of(node)
         causes: _Causes = {}
-        for value in product.inputs:
+        for value in graph.sources(product):
             aval = graph.avals[value]
             if not self.is_wide(aval):
                 continue
             blamed = blame(graph, value, self.is_wide, self.narrow_inputs)
             origin = line_of(blamed.promotion)
             cause = line_of(blamed.cause) or origin
-            operand = blamed.operand
-            if operand is not None and operand in graph.inputs:
-                path = self.inputs[operand]
+            if blamed.operand in graph.inputs:
+                path = self.inputs[blamed.operand]
                 causes[path] = origin or line
             elif cause is not None:
                 causes[cause] = origin
+        if causes or line is None:
+            return causes
         # Its result alone is wide, as it asks for. JAX's own narrows that again.
-        if not (causes or line is None or Written(product.stack).is_of_jax_nn):
+        if not Written(node.stack).is_of_jax_nn:
             causes[line] = line
         return causes
-
-
-def _costs(
-    products: Iterable[_Product], total: float, operands: _WideOperands
-) -> tuple[LineCost, ...]:
-    """Returns what makes more than a hundredth of some products wide, in order."""
-    works = collections.defaultdict(float)
-    origins: _Causes = {}
-    causes_of_call = collections.defaultdict(dict)
-    for product in products:
-        written = Written(product.equation.stack)
-        calls = written.calls
-        # A gradient has the dtype of its value: the products of its call tell.
-        if written.is_backward and calls in causes_of_call:
-            causes = causes_of_call[calls]
-        else:
-            causes = operands.causes(product.equation)
-            causes_of_call[calls].update(causes)
-        # One whose result alone is wide is as fast as a narrow one.
-        if bits(product.dtype) <= operands.most_bits:
-            continue
-        for cause, origin in causes.items():
-            origins.setdefault(cause, origin)
-            works[cause] += product.work
-    costs = []
-    for cause, work in works.items():
-        share = work / total
-        if share >= _LEAST_SHARE_OF_WORK:
-            cost = LineCost(origins[cause], cause, share)
-            costs.append(cost)
-    # Equal shares stay in the order of the program.
-    costs.sort(key=attrgetter("share"), reverse=True)
-    return tuple(costs)
 
 
 def input_names(f: Function, paths: Iterable[KeyPath]) -> list[str]:

@@ -22,7 +22,6 @@ from .._program.jaxprs import PRODUCTS, Stack
 from .._source.files import is_installed, package, short_path
 from .._source.origin import Origin, function_name, origin_at
 from .._tracebacks.frames import Chain, calls_by_jaxpr
-from .._tracebacks.written import Written
 
 PRODUCT = "products"
 SUM = "sums"
@@ -162,21 +161,19 @@ def computations(graph: Graph, homes: set[str], folder: str) -> list[Computation
     calls = {}
     maker_of = {}
     uses = []
-    for value, equation in graph.made_by.items():
+    for value, node in graph.made_by.items():
         call = outside
-        stack = equation.stack
-        chain, is_of_optimizer = _own_calls(stack, homes)
-        if chain and equation.primitive not in _ADDED_BY_JAX:
-            is_backward = Written(stack).is_backward
-            key = (chain, is_backward)
+        chain, is_of_optimizer = _own_calls(node.stack, homes)
+        if chain and node.name not in _ADDED_BY_JAX:
+            key = (chain, node.is_backward)
             if key not in calls:
                 innermost, _ = chain[0]
                 function = locked_function(innermost, folder)
-                calls[key] = Computation(function, chain, is_backward)
+                calls[key] = Computation(function, chain, node.is_backward)
             call = calls[key]
-            call.add(stack[0], is_of_optimizer)
+            call.add(node.eqn, is_of_optimizer)
         maker_of[value] = call
-        uses.append((call, equation.inputs))
+        uses.append((call, graph.sources(value)))
     uses.append((outside, graph.outputs))
     # The values that go from one call to another, or out of the program.
     for user, values in uses:

@@ -114,7 +114,7 @@ class Annotation(Walk[_Known]):
             if value_kind(var.aval) != "float" or not self.formats.rounds(var.aval.dtype):
                 continue
             is_number = is_scalar_literal(var)
-            pair = user.block.traces.wide.constants(user.source, place)
+            pair = user.block.traces.wide.constants.get((user.source, place))
             if pair is None and is_number:
                 literal = np.asarray(var.val, var.aval.dtype)
                 pair = ConstantPair(literal, literal)

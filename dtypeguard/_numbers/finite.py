@@ -60,17 +60,17 @@ def _first_birth(
     """Returns the first birth from which bad values alone lead to an output."""
 
     def sources(value: int) -> Sequence[int]:
-        equation = graph.made_by.get(value)
+        node = graph.made_by.get(value)
         # What is selected away is followed no further. Integers are finite in any dtype.
-        if equation is not None and not bad[equation.number]:
+        if node is not None and not bad[node.number]:
             return ()
         return graph.sources(value)
 
     births = []
     for value in graph.behind(graph.outputs, sources):
-        equation = graph.made_by.get(value)
-        if equation is not None and born[equation.number]:
-            births.append(Birth(equation.number, equation.stack))
+        node = graph.made_by.get(value)
+        if node is not None and born[node.number]:
+            births.append(Birth(node.number, node.stack))
         elif value < len(inputs):
             array = inputs[value]
             # Infinity may be a mask, but no program means NaN.

@@ -15,7 +15,7 @@ from .._leaves.compat import set_x64
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import DType, Leaf
-from .._program.graph import Equation, Graph
+from .._program.graph import Graph
 from .._program.jaxprs import Arrays, is_literal
 from .._program.program import Node
 from .._tracebacks.written import Written
@@ -68,6 +68,9 @@ class Watched(Graph):
         before_bits: of those that lead to bits, to a random key or to integers.
     """
 
+    # The numbers that they compare are used.
+    has_conditions = True
+
     def __init__(self, program: NumericProgram):
         self.deciding: list[int] = []
         super().__init__(program.block)
@@ -75,12 +78,12 @@ class Watched(Graph):
         used = [*self.outputs, *self.deciding]
         made_bits = []
         hashed = set()
-        for value, equation in made_values:
-            inputs = set(equation.inputs)
-            if _makes_bits(equation):
+        for value, node in made_values:
+            inputs = set(self.sources(value))
+            if _makes_bits(node):
                 made_bits.extend(inputs)
                 hashed.add(value)
-            elif equation.primitive not in _TAKE_BITS:
+            elif node.name not in _TAKE_BITS:
                 passed = self.passed(value)
                 used.extend(inputs.difference(passed))
             # Floats among these become integers.
@@ -91,13 +94,13 @@ class Watched(Graph):
             if not hashed.isdisjoint(self.passed(value)):
                 hashed.add(value)
         wrapping = set()
-        for value, equation in made_values:
+        for value, node in made_values:
             if value in hashed or not is_integer(self.avals[value]):
                 continue
-            if equation.primitive not in _MODULAR | {"convert_element_type"}:
+            if node.name not in _MODULAR | {"convert_element_type"}:
                 continue
-            if not Written(equation.stack).is_of_sampler:
-                wrapping.add(equation.number)
+            if not Written(node.stack).is_of_sampler:
+                wrapping.add(node.number)
         self.integers = self._numbers_behind(used) & wrapping
         self.before_bits = self._numbers_behind(made_bits)
 
@@ -105,26 +108,23 @@ class Watched(Graph):
         self.deciding.append(operands[0])
         return super().visit_cond(node, operands)
 
-    def condition(self, block, arguments):
-        # A graph leaves it out, and the numbers that it compares are used.
-        self.block(block, arguments)
-
     def passed(self, value: int) -> Sequence[int]:
         """Returns the values whose numbers are in another one, as they are or wrapped."""
-        equation = self.made_by.get(value)
-        if equation is None:
-            return self.same_as(value)
-        if not _passes(equation):
+        operands = self.sources(value)
+        if value not in self.made_by:
+            return operands
+        node = self.made_by[value]
+        if not _passes(node):
             return ()
-        return equation.inputs[_OF_NUMBERS[equation.primitive]]
+        return operands[_OF_NUMBERS[node.name]]
 
     def _numbers_behind(self, values: Iterable[int]) -> set[int]:
         """Returns the equations whose results are in some values, by their numbers."""
         numbers = set()
         for value in self.behind(values, self.passed):
             if value in self.made_by:
-                equation = self.made_by[value]
-                numbers.add(equation.number)
+                node = self.made_by[value]
+                numbers.add(node.number)
         return numbers
 
     def notes(self, node: Node, operands: Arrays, results: Arrays) -> Noted:
@@ -149,11 +149,11 @@ class Watched(Graph):
         return noted
 
 
-def _passes(equation: Equation) -> bool:
+def _passes(node: Node) -> bool:
     """Returns whether the numbers of operands are in a result, as they are or wrapped."""
-    eqn = equation.stack[0]
+    eqn = node.eqn
     result = eqn.outvars[0].aval
-    if equation.primitive == "convert_element_type":
+    if node.name == "convert_element_type":
         operand = eqn.invars[0].aval
         # A bool has next to nothing of a number.
         if is_integer(result):
@@ -162,17 +162,17 @@ def _passes(equation: Equation) -> bool:
     if primitives.moves(eqn):
         return True
     if is_integer(result):
-        return equation.primitive in _MODULAR
+        return node.name in _MODULAR
     # Equal numbers stay equal.
     are_literals = list(map(is_literal, eqn.invars))
     return is_inexact(result) and are_literals.count(False) == 1
 
 
-def _makes_bits(equation: Equation) -> bool:
+def _makes_bits(node: Node) -> bool:
     """Returns whether an equation makes bits or hashed numbers, or makes or takes a key."""
-    if equation.primitive in _MAKE_BITS:
+    if node.name in _MAKE_BITS:
         return True
-    eqn = equation.stack[0]
+    eqn = node.eqn
     variables = [*eqn.invars, *eqn.outvars]
     return any(is_key(var.aval) for var in variables)
 

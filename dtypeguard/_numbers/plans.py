@@ -124,7 +124,7 @@ class WideLines(Propagation[bool]):
 
     def read(self, user, place, var, values):
         # A cast to the dtype that the value has as written ends its width.
-        if user.block.traces.wide.is_end_of_width(user.source, place):
+        if (user.source, place) in user.block.traces.wide.ends:
             return False
         return super().read(user, place, var, values)
 

@@ -50,10 +50,10 @@ def sketches(program: NumericProgram, arrays: Arrays) -> tuple[list[SketchNode],
         stack = ()
         sketch = None
         if value in graph.made_by:
-            equation = graph.made_by[value]
-            stack = equation.stack
-            place = str(value - equation.first)
-            sketch_by_turn = probes.noted.get((equation.number, place))
+            node = graph.made_by[value]
+            stack = node.stack
+            place = node.eqn.outvars.index(graph.variables[value])
+            sketch_by_turn = probes.noted.get((node.number, str(place)))
             # A loop with no turn has none.
             if sketch_by_turn is not None and sketch_by_turn.size:
                 sketch = np.asarray(sketch_by_turn)[_first_turns(stack)]
@@ -69,11 +69,12 @@ class _FirstTurns(Graph):
 
     def visit_scan(self, node, operands):
         results = self.block(node.inner[0], operands)
-        values = self.computed(node, results)
-        for value, result in zip(values, results):
-            equation = self.made_by[value]
-            # Each result of a scan has a way of its own.
-            self.made_by[value] = equation._replace(inputs=[result])
+        values = []
+        # Each result of a scan has a way of its own.
+        for var, result in zip(node.eqn.outvars, results):
+            value = self.new(var, [result])
+            self.made_by[value] = node
+            values.append(value)
         return values
 
 

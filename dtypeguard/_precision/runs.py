@@ -341,8 +341,8 @@ def _call_of(line: Line) -> str | None:
 def _is_gradient(graph: Graph, value: int) -> bool:
     """Returns whether the backward pass of a gradient makes a value."""
     for source in graph.origins(value):
-        equation = graph.made_by.get(source)
-        if equation is not None and Written(equation.stack).is_backward:
+        node = graph.made_by.get(source)
+        if node is not None and node.is_backward:
             return True
     return False
 

@@ -17,7 +17,7 @@ def updated_inputs(graph: Graph, outputs: Sequence[int]) -> dict[int, list[int]]
         outputs: the values of its outputs.
     """
     shapes = [getattr(aval, "shape", None) for aval in graph.avals]
-    primitives = {value: equation.primitive for value, equation in graph.made_by.items()}
+    primitives = {value: node.name for value, node in graph.made_by.items()}
 
     def changed_operands(value: int) -> list[int]:
         """Returns the values of its shape that a value may be, but for an update."""

@@ -14,11 +14,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Equation, Jaxpr, Leaf, PyTree
-from .jaxprs import Variable, inner_jaxprs_of, is_literal, open_jaxpr, value_kind
+from .jaxprs import (
+    Variable,
+    constants_of,
+    inner_jaxprs_of,
+    is_literal,
+    open_jaxpr,
+    value_kind,
+)
 
 _BFLOAT16 = np.dtype(jnp.bfloat16)
 _FLOAT16 = np.dtype("float16")
@@ -27,8 +35,6 @@ _FLOAT32 = np.dtype("float32")
 WIDER = {_BFLOAT16: _FLOAT32, _FLOAT16: _FLOAT32}
 
 Retype = Mapping[np.dtype, np.dtype]
-# What uses a value: an equation, or the open jaxpr that returns it.
-_EquationOrJaxpr = Equation | Jaxpr
 
 
 class ConstantPair(NamedTuple):
@@ -40,9 +46,7 @@ class ConstantPair(NamedTuple):
     @property
     def is_equal(self) -> bool:
         """Whether both are the same numbers."""
-        numbers = self.first.astype(float)
-        second_numbers = self.second.astype(float)
-        return np.array_equal(numbers, second_numbers, equal_nan=True)
+        return np.array_equal(self.first, self.second, equal_nan=True)
 
     @property
     def is_rounded(self) -> bool:
@@ -110,79 +114,58 @@ class Alignment:
     Equations of a jaxpr that are alike but for dtypes are aligned in order, if both traces
     have equally many of them, and so are the jaxprs inside of them. Conversions between
     floats are left out, since some of them are there in one trace alone: their effect is
-    read where their results are used. Equations are told by their identity.
+    read where their results are used.
+
+    Attributes:
+        partners: the equation, or the open jaxpr, that is in the place of one in the second
+            trace.
+        moves: whether the target of a conversion moves with the arguments' dtypes, as far
+            as the two traces say.
+        ends: the operands and outputs that are cast to the dtype that they have. Of such a
+            cast JAX makes no equation, but it makes one where the operand is wider.
+        constants: what operands and outputs are in the two traces, if they are constants.
     """
 
     def __init__(self):
-        self._partners = {}
-        self._moves = {}
+        self.partners = {}
+        self.moves = {}
+        self.ends = set()
+        # By who uses them, and the place of the operand or of the output.
+        self.constants: dict[tuple[Any, int], ConstantPair] = {}
         # The conversions that lead to a value, in order, and the arrays of constants.
         self._casts = {}
         self._arrays = {}
-        # By the identity of the user, and the place of the operand or of the output.
-        self._constants: dict[tuple[int, int], ConstantPair] = {}
-        self._ends = set()
-
-    # What it tells
-
-    def partner(self, user: _EquationOrJaxpr) -> _EquationOrJaxpr | None:
-        """Returns what the second trace has in the place of one of the first."""
-        return self._partners.get(id(user))
-
-    def constants(self, user: _EquationOrJaxpr, place: int) -> ConstantPair | None:
-        """Returns the constants that an operand, or an output, is in the two traces."""
-        return self._constants.get((id(user), place))
-
-    def follows(self, eqn: Equation) -> bool | None:
-        """Returns whether the target of a conversion moves with the arguments' dtypes.
-
-        None if the two traces do not say.
-        """
-        return self._moves.get(id(eqn))
-
-    def is_end_of_width(self, user: _EquationOrJaxpr, place: int) -> bool:
-        """Returns whether an operand, or an output, is cast to the dtype that it has.
-
-        Of such a cast JAX makes no equation, but it makes one where the operand is wider.
-        """
-        return (id(user), place) in self._ends
 
     def asks_for_result(self, eqn: Equation) -> bool:
         """Returns whether a product asks for the dtype of its result."""
-        partner = self.partner(eqn)
+        partner = self.partners.get(eqn)
         if partner is None:
             return False
         for operand, second_operand in zip(eqn.invars[:2], partner.invars):
             if operand.aval.dtype == second_operand.aval.dtype:
                 return False
-        result = eqn.outvars[0].aval
-        second_result = partner.outvars[0].aval
-        return result.dtype == second_result.dtype
-
-    # How it is made
+        (result,) = eqn.outvars
+        (second_result,) = partner.outvars
+        return result.aval.dtype == second_result.aval.dtype
 
     def align(self, first: Jaxpr, second: Jaxpr) -> None:
         """Aligns a jaxpr, and all inside of it, with its second trace."""
         jaxpr = open_jaxpr(first)
         second_jaxpr = open_jaxpr(second)
-        if id(jaxpr) in self._partners:  # the calls of one function share it
+        if jaxpr in self.partners:  # the calls of one function share it
             return
-        self._partners[id(jaxpr)] = second_jaxpr
+        self.partners[jaxpr] = second_jaxpr
         steps_by_key = self._steps_by_key(first)
         second_steps_by_key = self._steps_by_key(second)
         for key, steps in steps_by_key.items():
-            second_steps = second_steps_by_key.get(key, [])
+            second_steps = second_steps_by_key[key]
             if len(second_steps) != len(steps):  # nothing tells which is which
                 continue
             for eqn, partner in zip(steps, second_steps):
-                self._partners[id(eqn)] = partner
+                self.partners[eqn] = partner
                 self._compare(eqn, eqn.invars, partner.invars)
-                inner_jaxprs = inner_jaxprs_of(eqn)
-                # Most equations have none, and each has many parameters to look through.
-                if not inner_jaxprs:
-                    continue
-                second_inner_jaxprs = inner_jaxprs_of(partner)
-                for inner, second_inner in zip(inner_jaxprs, second_inner_jaxprs):
+                pairs = zip(inner_jaxprs_of(eqn), inner_jaxprs_of(partner))
+                for inner, second_inner in pairs:
                     self.align(inner, second_inner)
         # A function may return another tree for other dtypes.
         if len(jaxpr.outvars) == len(second_jaxpr.outvars):
@@ -190,15 +173,13 @@ class Alignment:
 
     def _steps_by_key(self, jaxpr: Jaxpr) -> Mapping[object, list[Equation]]:
         """Returns the equations by what they are but for dtypes; notes conversions."""
-        opened = open_jaxpr(jaxpr)
-        arrays = getattr(jaxpr, "consts", ())
-        self._arrays.update(zip(opened.constvars, arrays))
+        self._arrays.update(constants_of(jaxpr))
         steps_by_key = collections.defaultdict(list)
-        for eqn in opened.eqns:
+        for eqn in open_jaxpr(jaxpr).eqns:
             if _is_float_cast(eqn):
                 (operand,) = eqn.invars
                 (result,) = eqn.outvars
-                casts = self._casts.get(id(operand), [])
+                casts = self._casts.get(id(operand), ())
                 self._casts[id(result)] = [*casts, eqn]
             else:
                 key = _alignment_key(eqn)
@@ -209,11 +190,15 @@ class Alignment:
         """Returns the number or array that a value is, if it is a constant."""
         if is_literal(var):
             return np.asarray(var.val, var.aval.dtype)
-        return self._arrays.get(var)
+        array = self._arrays.get(var)
+        # A function may close over a value of another trace.
+        if isinstance(array, Tracer):
+            return None
+        return array
 
     def _compare(
         self,
-        user: _EquationOrJaxpr,
+        user: Equation | Jaxpr,
         variables: Sequence[Variable],
         second_variables: Sequence[Variable],
     ) -> None:
@@ -222,16 +207,13 @@ class Alignment:
         for place, (var, second_var) in enumerate(pairs):
             if value_kind(var.aval) != "float":
                 continue
-            if value_kind(second_var.aval) != "float":
-                continue
-            casts = self._casts.get(id(var), [])
-            second_casts = self._casts.get(id(second_var), [])
-            key = (id(user), place)
+            casts = self._casts.get(id(var), ())
+            second_casts = self._casts.get(id(second_var), ())
+            key = (user, place)
             if casts:
                 # The first conversion is what uses the value before all of them.
-                key = (id(casts[0]), 0)
-                last_cast = id(casts[-1])
-                self._moves[last_cast] = var.aval.dtype != second_var.aval.dtype
+                key = (casts[0], 0)
+                self.moves[casts[-1]] = var.aval.dtype != second_var.aval.dtype
                 (var,) = casts[0].invars
             if second_casts:
                 (second_var,) = second_casts[0].invars
@@ -239,12 +221,10 @@ class Alignment:
             if len(second_casts) == len(casts) + 1:
                 (target,) = second_casts[0].outvars
                 if target.aval.dtype == var.aval.dtype:
-                    self._ends.add(key)
+                    self.ends.add(key)
             constant = self._constant(var)
             second_constant = self._constant(second_var)
-            if constant is None:
-                continue
-            if second_constant is None:
+            if constant is None or second_constant is None:
                 continue
             # An array that the function closes over is as it is.
             if constant is second_constant and np.size(constant) > 1:
@@ -252,7 +232,7 @@ class Alignment:
             first = np.asarray(constant)
             second = np.asarray(second_constant)
             if first.shape == second.shape:
-                self._constants[key] = ConstantPair(first, second)
+                self.constants[key] = ConstantPair(first, second)
 
 
 # Of a function that does not trace in other dtypes: it tells nothing.
@@ -292,9 +272,5 @@ def _is_float_cast(eqn: Equation) -> bool:
 def _alignment_key(eqn: Equation) -> tuple[Any, ...]:
     """Returns the part of an equation that does not depend on dtypes."""
     name = eqn.params.get("name")
-    shapes = []
-    for var in eqn.outvars:
-        # Tokens have no shape.
-        shape = getattr(var.aval, "shape", ())
-        shapes.append(shape)
+    shapes = [np.shape(var.aval) for var in eqn.outvars]
     return (eqn.primitive.name, name, *shapes)

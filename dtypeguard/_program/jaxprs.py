@@ -35,6 +35,12 @@ def open_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
+def constants_of(jaxpr: Jaxpr) -> dict[Variable, Leaf]:
+    """Returns the arrays that a closed jaxpr holds, by variable; none of an open one."""
+    arrays = getattr(jaxpr, "consts", ())
+    return dict(zip(open_jaxpr(jaxpr).constvars, arrays))
+
+
 def is_literal(var: Variable) -> bool:
     """Returns whether an operand is a number that stands in its equation."""
     return hasattr(var, "val")
@@ -49,9 +55,8 @@ def value_kind(value: Leaf) -> str | None:
 def manual_axes(eqn: Equation) -> Collection[str]:
     """Returns the axes of the mesh over which a `shard_map` splits its operands."""
     params = eqn.params
-    if "newly_manual_axes" in params:  # from JAX 0.10 on
-        return params["newly_manual_axes"]
-    return params["manual_axes"]
+    # The second is the name before JAX 0.10.
+    return params.get("newly_manual_axes", params.get("manual_axes", ()))
 
 
 def jaxprs_in(params: dict[str, Any]) -> list[Jaxpr]:
@@ -66,17 +71,18 @@ def jaxprs_in(params: dict[str, Any]) -> list[Jaxpr]:
 
 # One jaxpr of each operation, whoever asks, by its identity: it may hold arrays, which have
 # no hash, and equal ones may have operands of other types.
-_EXPANSIONS: dict[int, Jaxpr] = {}
+_EXPANSIONS: dict[int, list[Jaxpr]] = {}
 
 
-def expanded(eqn: Equation) -> Jaxpr | None:
-    """Returns the jaxpr of an equation that is expanded when JAX compiles it.
+def inner_jaxprs_of(eqn: Equation) -> list[Jaxpr]:
+    """Returns the jaxprs among the parameters of an equation, or the one it expands to.
 
-    On JAX 0.12 one such as `custom_root` holds no jaxpr, but an object that makes one.
+    On JAX 0.12 one such as `custom_root` holds no jaxpr, but an object that makes one when
+    JAX compiles it.
     """
     operation: Any = eqn.params.get("_prim")
     if not hasattr(operation, "expand"):
-        return None
+        return jaxprs_in(eqn.params)
     key = id(operation)
     if key not in _EXPANSIONS:
 
@@ -88,15 +94,7 @@ def expanded(eqn: Equation) -> Jaxpr | None:
         try:
             jaxpr = jax.make_jaxpr(run)(*avals)
         except Exception:  # another release has other objects
-            return None
+            return []
         weakref.finalize(operation, _EXPANSIONS.pop, key)
-        _EXPANSIONS[key] = jaxpr
+        _EXPANSIONS[key] = [jaxpr]
     return _EXPANSIONS[key]
-
-
-def inner_jaxprs_of(eqn: Equation) -> list[Jaxpr]:
-    """Returns the jaxprs among the parameters of an equation, or the one it expands to."""
-    expansion = expanded(eqn)
-    if expansion is None:
-        return jaxprs_in(eqn.params)
-    return [expansion]

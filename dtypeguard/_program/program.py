@@ -6,8 +6,7 @@ costs nothing. What a walk learns of a node, it notes there.
 
 import collections
 import functools
-import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,7 +14,14 @@ import numpy as np
 from .._leaves.types import Equation, Jaxpr, Leaf
 from .._tracebacks.written import Written
 from .aligned import NO_TRACES, SecondTraces
-from .jaxprs import Stack, Variable, expanded, is_literal, open_jaxpr
+from .jaxprs import (
+    Stack,
+    Variable,
+    constants_of,
+    inner_jaxprs_of,
+    is_literal,
+    open_jaxpr,
+)
 
 _T = TypeVar("_T")
 
@@ -29,44 +35,26 @@ SOLVE = "custom_linear_solve"
 CALL = "call"
 CLOSED = "closed"
 LOOPS = frozenset([SCAN, WHILE])
-# The parameters of these that are jaxprs.
-_JAXPRS = {
-    SCAN: ["jaxpr"],
-    WHILE: ["body_jaxpr", "cond_jaxpr"],
-    SHARD_MAP: ["jaxpr"],
-}
+# All jaxprs of these run in their place. Of a `while` loop the body comes first.
+_STRUCTURED = LOOPS | {COND, SHARD_MAP}
 
 
 def form_of(eqn: Equation) -> tuple[str, Sequence[Jaxpr]]:
     """Returns the form of an equation, and the jaxprs that run in its place."""
     name = eqn.primitive.name
-    params = eqn.params
-    if name in _JAXPRS:
-        jaxprs = []
-        for key in _JAXPRS[name]:
-            jaxprs.append(params[key])
+    jaxprs = inner_jaxprs_of(eqn)
+    if name in _STRUCTURED:
         return name, jaxprs
-    if name == COND:
-        return name, params["branches"]
     if name == SOLVE:
-        return name, [params["jaxprs"].solve]
+        return name, [eqn.params["jaxprs"].solve]
     # A call has a jaxpr with its own operands and results, whatever JAX names both.
-    for param in params.values():
-        if _is_called(param, eqn):
-            return CALL, [param]
-    expansion = expanded(eqn)
-    if expansion is None:
-        return CLOSED, []
-    return CALL, [expansion]
-
-
-def _is_called(param: object, eqn: Equation) -> bool:
-    jaxpr = open_jaxpr(param)
-    if not hasattr(jaxpr, "eqns"):
-        return False
-    if len(jaxpr.invars) != len(eqn.invars):
-        return False
-    return len(jaxpr.outvars) == len(eqn.outvars)
+    for jaxpr in jaxprs:
+        opened = open_jaxpr(jaxpr)
+        if len(opened.invars) != len(eqn.invars):
+            continue
+        if len(opened.outvars) == len(eqn.outvars):
+            return CALL, [jaxpr]
+    return CLOSED, []
 
 
 class LoopOperands(NamedTuple, Generic[_T]):
@@ -88,8 +76,7 @@ class LoopOperands(NamedTuple, Generic[_T]):
 def split_operands(eqn: Equation, operands: Sequence[_T]) -> LoopOperands[_T]:
     """Returns the operands of a loop in their groups."""
     # Told by shapes: the parameters that say so have other names in other releases.
-    _, jaxprs = form_of(eqn)
-    body = open_jaxpr(jaxprs[0])
+    body = open_jaxpr(inner_jaxprs_of(eqn)[0])
     first_shared = len(eqn.invars) - len(body.invars)
     rows = _count_axes(eqn.outvars) - _count_axes(body.outvars)
     scanned = _count_axes(eqn.invars[first_shared:]) - _count_axes(body.invars)
@@ -106,11 +93,8 @@ def split_operands(eqn: Equation, operands: Sequence[_T]) -> LoopOperands[_T]:
 
 def _count_axes(variables: Sequence[Variable]) -> int:
     """Returns how many axes values have; what is scanned has one more outside."""
-    count = 0
-    for var in variables:
-        # Tokens have no shape.
-        count += len(getattr(var.aval, "shape", ()))
-    return count
+    # Tokens have none.
+    return sum(np.ndim(var.aval) for var in variables)
 
 
 class User:
@@ -129,7 +113,7 @@ class User:
     stack: Stack
     number = -1
     # All share it until a reader of constants notes some.
-    intended: Mapping[int, np.ndarray] = types.MappingProxyType({})
+    intended: Mapping[int, np.ndarray] = {}
 
 
 class Node(User):
@@ -154,15 +138,14 @@ class Node(User):
     rounds = False
     constant: float | None = None
     doubtful: Sequence[np.ndarray] = ()
-    last: Sequence[Variable] = ()
+    last: Collection[Variable] = ()
     room = 16
 
     def __init__(self, eqn: Equation, block: "Block"):
-        self.eqn = eqn
-        self.source = eqn
+        self.eqn = self.source = eqn
         self.block = block
         self.stack = (eqn, *block.stack)
-        self.name: str = eqn.primitive.name
+        self.name = eqn.primitive.name
 
     @functools.cached_property
     def rule(self) -> str:
@@ -183,7 +166,7 @@ class Node(User):
     @property
     def follows(self) -> bool | None:
         """Whether the target of this conversion follows the dtypes of the arguments."""
-        return self.block.traces.sibling.follows(self.eqn)
+        return self.block.traces.sibling.moves.get(self.eqn)
 
     @functools.cached_property
     def is_backward(self) -> bool:
@@ -214,20 +197,18 @@ class Block(User):
     """
 
     first = -1
+    uses: Mapping[Variable, int]
 
     def __init__(self, jaxpr: Jaxpr, stack: Stack = (), traces: SecondTraces = NO_TRACES):
         opened = open_jaxpr(jaxpr)
-        # A closed jaxpr holds the arrays of its constants, an open one their variables.
-        arrays = getattr(jaxpr, "consts", ())
         self.jaxpr = jaxpr
         self.source = opened
         self.block = self
         self.stack = stack
         self.traces = traces
-        self.consts = dict(zip(opened.constvars, arrays))
-        self.arguments: Sequence[Variable] = opened.invars
-        self.outputs: Sequence[Variable] = opened.outvars
-        self.uses = collections.Counter[Variable]()
+        self.consts = constants_of(jaxpr)
+        self.arguments = opened.invars
+        self.outputs = opened.outvars
 
     @functools.cached_property
     def nodes(self) -> Sequence[Node]:
@@ -264,11 +245,7 @@ class Block(User):
             if uses.keys().isdisjoint(eqn.outvars) and not eqn.effects:
                 continue
             operands = _without_literals(eqn.invars)
-            last = []
-            for var in (*operands, *eqn.outvars):
-                if var not in uses:
-                    last.append(var)
-            node.last = last
+            node.last = {*operands, *eqn.outvars}.difference(uses)
             uses.update(operands)
             live_nodes.append(node)
         live_nodes.reverse()

@@ -26,8 +26,8 @@ class Program(NamedTuple):
     outputs those of `returned`, then those of `others`.
     """
 
-    first: Graph | None  # makes the arrays of `carried`; None if the caller gave them
     step: Graph
+    first: Graph | None = None  # makes the arrays of `carried`, unless the caller gave them
     names: Sequence[str] = ()  # of each carry
     carried: Sequence[SplitTree] = ()
     returned: Sequence[SplitTree] = ()  # what comes back for each carry
@@ -77,7 +77,6 @@ def trace(
             arrays = tree_util.tree_map(strong_type, arrays)
         jaxpr, returned = call.trace(arrays, failure)
         program = Program(
-            first=None,
             step=Graph(jaxpr),
             names=call.names,
             carried=call.carried,

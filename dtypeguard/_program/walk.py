@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from .._leaves.types import Aval, Leaf
+from .._leaves.types import Leaf
 from .jaxprs import Variable, is_literal
-from .program import WHILE, Block, Node, User, split_operands
+from .program import COND, WHILE, Block, Node, User, split_operands
 
 _T = TypeVar("_T")
 
@@ -20,6 +20,9 @@ class Walk(Generic[_T]):
     """
 
     # What a domain says
+
+    # Whether it asks for what tells how often a `while` loop turns.
+    has_conditions = True
 
     def constant(self, var: Variable, array: Leaf) -> _T:
         """Returns an array, or a number, that the program holds."""
@@ -38,7 +41,7 @@ class Walk(Generic[_T]):
         """
         raise NotImplementedError
 
-    def crossing(self, value: _T, aval: Aval) -> _T:
+    def crossing(self, value: _T, var: Variable) -> _T:
         """Returns a value that is carried by a loop, or leaves one, branches or shards."""
         return value
 
@@ -77,11 +80,8 @@ class Walk(Generic[_T]):
         variables: Sequence[Variable],
         values: dict[Variable, _T],
     ) -> list[_T]:
-        operands = []
-        for place, var in enumerate(variables):
-            operand = self.read(user, place, var, values)
-            operands.append(operand)
-        return operands
+        places = enumerate(variables)
+        return [self.read(user, place, var, values) for place, var in places]
 
     def read(self, user: User, place: int, var: Variable, values: dict[Variable, _T]) -> _T:
         """Returns an operand of a node, or a result of a block, by its place there."""
@@ -98,36 +98,30 @@ class Walk(Generic[_T]):
 
     # Nodes with blocks
 
-    def visit_call(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
+    def visit_call(self, node: Node, operands: list[_T], /):
         return self.block(node.inner[0], operands)
 
-    def visit_custom_linear_solve(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
+    def visit_custom_linear_solve(self, node: Node, operands: list[_T], /):
         # The operands of the matrix, of its transpose, of the solver, of the solver of the
         # transpose, and the right-hand side.
         lengths = node.eqn.params["const_lengths"]
         first = lengths.matvec + lengths.vecmat
         last = first + lengths.solve
-        of_solver = operands[first:last]
-        right_hand_side = operands[sum(lengths) :]
-        return self.block(node.inner[0], [*of_solver, *right_hand_side])
+        arguments = operands[first:last] + operands[sum(lengths) :]
+        return self.block(node.inner[0], arguments)
 
-    def visit_cond(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
-        _, *arguments = operands  # the first is the number of the branch
-        branches = []
-        for block in node.inner:
-            branch_results = self.inside(block, arguments)
-            branches.append(branch_results)
-        results = []
-        for values in zip(*branches):
-            result = self.joined(values, 0)
-            results.append(result)
+    def visit_cond(self, node: Node, operands: list[_T], /):
+        # Shards have one body, and no number that tells which is taken.
+        arguments = operands
+        if node.rule == COND:
+            arguments = operands[1:]
+        branches = [self.inside(block, arguments) for block in node.inner]
+        results = [self.joined(values, 0) for values in zip(*branches)]
         return self.left(node, results)
 
-    def visit_shard_map(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
-        results = self.inside(node.inner[0], operands)
-        return self.left(node, results)
+    visit_shard_map = visit_cond
 
-    def visit_scan(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
+    def visit_scan(self, node: Node, operands: list[_T], /):
         body = node.inner[0]
         of_condition, shared, first, scanned = split_operands(node.eqn, operands)
         carry = self.left(node, first)
@@ -136,26 +130,19 @@ class Walk(Generic[_T]):
         for attempt in itertools.count(1):
             arguments = [*shared, *carry, *scanned]
             results = self.inside(body, arguments)
-            carry_after = []
-            for values in zip(carry, results):
-                value = self.joined(values, attempt)
-                carry_after.append(value)
+            carry_after = [self.joined(values, attempt) for values in zip(carry, results)]
             if carry_after == carry:
                 break
             carry = carry_after
-        if node.rule == WHILE:
+        if node.rule == WHILE and self.has_conditions:
             # The condition sees the carry as the last turn leaves it.
             arguments = [*of_condition, *carry]
-            self.condition(node.inner[1], arguments)
+            self.inside(node.inner[1], arguments)
         rows = results[len(carry) :]
         leaving = [*carry, *rows]
         return self.left(node, leaving)
 
     visit_while = visit_scan
-
-    def condition(self, block: Block, arguments: list[_T]) -> None:
-        """Walks through the condition of a loop."""
-        self.inside(block, arguments)
 
     def inside(self, block: Block, arguments: Sequence[_T]) -> list[_T]:
         """Returns the results of a body, of a condition, of a branch or of shards."""
@@ -163,8 +150,4 @@ class Walk(Generic[_T]):
 
     def left(self, node: Node, values: list[_T], /) -> list[_T]:
         """Returns what leaves a loop, branches or shards, or comes round in a loop."""
-        crossed = []
-        for value, var in zip(values, node.eqn.outvars):
-            result = self.crossing(value, var.aval)
-            crossed.append(result)
-        return crossed
+        return [self.crossing(value, var) for value, var in zip(values, node.eqn.outvars)]

@@ -92,7 +92,7 @@ def test_cotangents_are_added_up_in_float32():
 
     for f in (shared, twice):
         gradient = jax.grad(autocast(f, _ALL))
-        eqns = [*equations(jax.make_jaxpr(gradient)(W, X))]
+        eqns = equations(jax.make_jaxpr(gradient)(W, X))
         made = [e.outvars[0].aval for e in eqns if e.primitive.name in ("add", "add_any")]
         added = [x.dtype for x in made if x.shape == W.shape or f is twice]
         assert {*added} == {jnp.dtype("float32")}

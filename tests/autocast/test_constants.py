@@ -151,3 +151,13 @@ def test_captured_weights_with_small_numbers_are_narrow():
     cast = autocast(lambda x: x @ held, jnp.float16)
     assert "preferred_element_type=float16" in str(jax.make_jaxpr(cast)(_Q))
     assert not cast.kept
+
+
+@jax.jit
+def scaled_inside(x, scale):
+    f = lambda x: jnp.dot(x, x.T, preferred_element_type=jnp.float32) * scale
+    return autocast(f, jnp.bfloat16)(x)
+
+
+def test_a_function_may_close_over_a_traced_number():
+    assert jnp.allclose(scaled_inside(_Q, 2.0), 2 * _Q @ _Q.T, atol=0.1)

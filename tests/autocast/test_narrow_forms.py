@@ -7,7 +7,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from dtypeguard import Plan, autocast
-from dtypeguard._program.jaxprs import jaxprs_in, open_jaxpr
+from dtypeguard._program.program import Block
 from dtypeguard._tracebacks.written import Written
 from tests.support import clipped
 from tests.support.dots import SIGNED as X, W
@@ -16,16 +16,9 @@ from tests.support.dtypes import BF16
 _ALL = Plan(BF16, "all")
 
 
-def _stacks(jaxpr, outer=()):
-    for eqn in open_jaxpr(jaxpr).eqns:
-        yield eqn, *outer
-        for each in jaxprs_in(eqn.params):
-            yield from _stacks(each, (eqn, *outer))
-
-
 def _first(function, primitive, *args):
-    stacks = _stacks(jax.make_jaxpr(function)(*args))
-    return next(stack for stack in stacks if stack[0].primitive.name == primitive)
+    nodes = Block(jax.make_jaxpr(function)(*args)).all_nodes()
+    return next(node.stack for node in nodes if node.name == primitive)
 
 
 def _rematted(w, x):
@@ -67,7 +60,7 @@ def test_jit_keeps_its_name_and_what_it_donates():
         return w - 0.1 * x.T @ forward(w, x)
 
     cast = autocast(jax.jit(update, donate_argnums=0), BF16)
-    eqn, *_ = _first(cast, "jit", W, X)
+    *_, eqn = _first(cast, "jit", W, X)
     assert eqn.params["name"] == "update"
     assert eqn.params["donated_invars"] == (True, False)
     assert "tf.aliasing_output" in jax.jit(cast, donate_argnums=0).lower(W, X).as_text()

@@ -115,3 +115,12 @@ def test_updates_of_another_tree_than_the_params(of, path, after):
         (ValueError, TypeError), match=r"structure|operand|[Mm]ismatch|Expected"
     ):
         jax.eval_shape(lambda x: optax.apply_updates(x, of(x)), params)
+
+
+TABLE = jnp.ones(3)
+
+
+def test_a_loop_that_starts_from_a_constant_is_forced_by_its_line():
+    step = lambda c: jax.lax.fori_loop(0, 2, lambda i, x: x * 2, TABLE)
+    (drift,) = audit(step, TABLE.astype(BF16)).drifts
+    assert drift.cause

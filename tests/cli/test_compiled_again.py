@@ -13,6 +13,16 @@ pytestmark = pytest.mark.third_party
 # Scripts, each with parts of its list in their order. {mark} is the line that ends with
 # `# mark`; what follows a `|` is there only if values are recorded.
 LISTED = {
+    "types before shapes": (
+        """
+        import jax, jax.numpy as jnp
+
+        scaled = jax.jit(lambda row, x: row.sum() * x)
+        scaled(jnp.ones(2), jnp.ones(3, jnp.bfloat16))
+        scaled(jnp.ones(4), jnp.ones(3))
+        """,
+        ["x  bfloat16 -> float32", "row  float32[2] -> float32[4]"],
+    ),
     "made in the call": (
         """
         import jax, jax.numpy as jnp

@@ -231,6 +231,13 @@ def a_cast_before_the_gradient(fixed):
 # ... what comes back narrower is cast at the line that narrowed it ------------------------
 
 
+@noted("begin")
+def a_leaf_in_the_place_of_another(fixed):
+    first = jnp.ones(3, F32 if fixed else BF16)  # first
+    second = jnp.ones(3)  # named
+    return lax.scan(lambda c, x: ((c[1], c[1]), x), (first, second), XS)
+
+
 @noted("keep")
 def a_fori_loop_that_narrows(fixed):
     def body(i, c):
@@ -663,6 +670,19 @@ def test_every_branch_that_returns_another_dtype_is_to_be_changed():
     note = note_on(lambda: lax.switch(1, [same, wide, same], HALF))
     assert "Let branches[0] and branches[2] return result as float32" in note, note
     assert "closed over" not in note_on(lambda: lax.cond(True, wide, same, operand=HALF))
+
+
+def test_a_branch_closes_over_a_traced_number():
+    branches = lambda n: lax.cond(True, lambda x: n, lambda x: x, HALF[0])
+    assert "closed over" in note_on(lambda: jax.jit(branches)(2.0))
+
+
+def test_an_argument_that_a_line_rounds_begins_wider():
+    def select(x):
+        narrow = (x * SCALE).astype(BF16)
+        return lax.select(x > 0, narrow, x)
+
+    assert "begin narrow as float32" in note_on(lambda: jax.jit(select)(WIDE))
 
 
 def test_an_array_that_is_given_twice_is_written_twice():

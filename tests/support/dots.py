@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from dtypeguard._program.jaxprs import jaxprs_in, open_jaxpr
+from dtypeguard._program.program import Block
 
 _ROWS = np.linspace(0, 1, 32).reshape(4, 8)
 W, X, SIGNED = jax.device_put((np.eye(8) + 0.1, _ROWS, 2 * _ROWS - 1))
@@ -11,10 +11,7 @@ W, X, SIGNED = jax.device_put((np.eye(8) + 0.1, _ROWS, 2 * _ROWS - 1))
 
 def equations(jaxpr):
     """Those of a jaxpr and of all inside it."""
-    for eqn in open_jaxpr(jaxpr).eqns:
-        yield eqn
-        for each in jaxprs_in(eqn.params):
-            yield from equations(each)
+    return [node.eqn for node in Block(jaxpr).all_nodes()]
 
 
 def dots(function, *args):
@@ -22,7 +19,7 @@ def dots(function, *args):
 
     A CPU is given narrow operands in float32 where the result has that dtype.
     """
-    eqns = [*equations(jax.make_jaxpr(function)(*args))]
+    eqns = equations(jax.make_jaxpr(function)(*args))
     casts = [x for x in eqns if x.primitive.name == "convert_element_type"]
     before = {x.outvars[0]: x.invars[0].aval.dtype for x in casts}
     dtype = lambda v: min(

@@ -62,8 +62,8 @@ class Line:
         place = np.lexsort([differences, changes])[-1]
         if not changes[place]:
             return None
-        # With so many digits, float32 numbers that differ are told apart.
-        return f"{numbers[place]:.9g} -> {rounded[place]:.9g}"
+        # float32 keeps seven digits of what was meant; nine tell what became of it apart.
+        return f"{numbers[place]:.7g} -> {rounded[place]:.9g}"
 
 
 def key_of_line(stack: Stack) -> Hashable:

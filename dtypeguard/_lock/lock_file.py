@@ -38,7 +38,8 @@ def lock_text(lock: Lock) -> str:
                     text += f" ({count})"
                 items.append(text)
             if items:
-                lines.append(toml_list(kind, items))
+                line = toml_list(kind, items)
+                lines.append(line)
     for table in TABLES:
         types = lock.types[table]
         if types:

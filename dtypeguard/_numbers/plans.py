@@ -196,7 +196,11 @@ def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> 
         # JAX makes the backward pass of a line: the source has no other line for it.
         if node.is_backward and line is not None:
             return line in all_wide
-        if not keeps or not has_wide or _asks_for_narrow(program, node):
+        if not keeps:
+            return False
+        if not has_wide:
+            return False
+        if _asks_for_narrow(program, node):
             return False
         if Written(node.stack).cast_of_ours is not None:
             return False
@@ -211,6 +215,10 @@ def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> 
 def _asks_for_narrow(program: NumericProgram, node: Node) -> bool:
     """Returns whether the source asks for a narrow dtype there, whatever it is given."""
     # JAX makes the casts of a backward pass.
-    if node.is_backward or node.name != "convert_element_type" or not node.is_asked:
+    if node.is_backward:
+        return False
+    if node.name != "convert_element_type":
+        return False
+    if not node.is_asked:
         return False
     return program.formats.rounds(node.eqn.outvars[0].aval.dtype)

@@ -404,7 +404,8 @@ def _default_plan(prepared: Prepared, tolerance: float | None) -> Plan:
     runs = prepared.runs
     f = prepared.subject.f
     # A callable object has no name of its own.
-    name = getattr(f, "__name__", type(f).__name__)
+    class_name = type(f).__name__
+    name = getattr(f, "__name__", class_name)
     within = ", with the gradient inside" if runs.program.backward else ""
     return Plan(
         narrow=np.dtype(prepared.formats.narrow),

@@ -1,6 +1,7 @@
 """What one equation makes of its operands: as written, wide, or the error of it alone."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -120,6 +121,10 @@ class Arithmetic:
     is_traced: bool
     scale: float | None
 
+    def __post_init__(self):
+        # Each equation asks for it.
+        self.rule = functools.cache(self._rule)
+
     # Values
 
     def both_forms(
@@ -143,7 +148,7 @@ class Arithmetic:
         wide = as_dtype(intended, wide_dtype)
         return Either(written, wide)
 
-    def rule(self, entry: Width) -> Rule:
+    def _rule(self, entry: Width) -> Rule:
         """Returns how an equation with an entry computes."""
         if isinstance(entry, Computes):
             operands = entry._replace(result=entry.dtype)

@@ -41,6 +41,8 @@ _UFUNCS: dict[str, Callable[..., Any]] = {
 # Formats of fewer bits are cast by XLA alone: NumPy refuses some, or rounds them twice.
 _CAST_ALIKE = frozenset(map(np.dtype, [*"?bBhHiIqQefd", jnp.bfloat16]))
 
+_TINY = {dtype: np.finfo(dtype).tiny for dtype in map(np.dtype, "fd")}
+
 
 def computed_on_host(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Results | None:
     """Returns the results of an equation by NumPy; None if XLA has to compute it."""
@@ -97,12 +99,16 @@ def cast_on_host(value: Leaf, dtype: DType) -> Leaf | None:
     return result
 
 
-def _has_tiny(array: np.ndarray) -> np.bool_:
+def _has_tiny(array: np.ndarray) -> bool | np.bool_:
     """Returns whether XLA has 0 for a number: for one smaller than the normal ones."""
     # It computes what has 16 bits in float32.
     dtype = np.promote_types(array.dtype, np.float32)
     sizes = np.abs(array, dtype=dtype)
-    is_small = sizes < np.finfo(dtype).tiny
+    tiny = _TINY[dtype]
+    # Most arrays have neither zeros nor smaller numbers.
+    if sizes.min(initial=1) >= tiny:
+        return False
+    is_small = sizes < tiny
     # Zeros are what they are.
     return sizes[is_small].any()
 

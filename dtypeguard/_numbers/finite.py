@@ -11,6 +11,7 @@ from .._program.graph import Graph
 from .._program.jaxprs import Arrays, Stack
 from .._program.program import Node
 from . import plans
+from .arithmetic import Values, wide_form
 from .arrays import numpy_for
 from .measure import Measures
 from .primitives import Noted, is_inexact
@@ -113,18 +114,19 @@ def _counts(
     return counts, births
 
 
-def _note(node: Node, operands: Arrays, results: Arrays) -> Noted:
+def _note(node: Node, operands: Values, results: Values) -> Noted:
     """Returns how many elements of results are not finite, and whether that is new."""
     count: Leaf = np.int32(0)
     has_nan: Leaf = np.bool_(False)
-    for result in results:
+    for result in map(wide_form, results):
         if is_inexact(result):
             numpy = numpy_for(result)
             are_lost = ~numpy.isfinite(result)
             count += numpy.sum(are_lost, dtype=np.int32)
             has_nan |= numpy.isnan(result).any()
     is_new = count > 0
-    for operand in operands:
+    # A constant that is rounded as written has made nothing yet.
+    for operand in map(wide_form, operands):
         if is_inexact(operand):
             numpy = numpy_for(operand)
             is_new &= numpy.isfinite(operand).all()

@@ -20,6 +20,7 @@ from .._program.jaxprs import Arrays, is_literal
 from .._program.program import Node
 from .._tracebacks.written import Written
 from . import primitives
+from .arithmetic import Values, own_form
 from .arrays import numpy_for
 from .evaluate import evaluate
 from .primitives import Noted, is_inexact, is_integer, is_key
@@ -127,10 +128,11 @@ class Watched(Graph):
                 numbers.add(node.number)
         return numbers
 
-    def notes(self, node: Node, operands: Arrays, results: Arrays) -> Noted:
+    def notes(self, node: Node, operands: Values, results: Values) -> Noted:
         """Returns what a run notes of an equation: its decisions, and whether all fits."""
         noted = note_decisions(node, operands, results)
         number = node.number
+        operands = list(map(own_form, operands))
         if number in self.integers:
             noted[number, "fit"] = _fit(node, operands, results[0])
         if not node.rounds:
@@ -205,15 +207,15 @@ def _compared_exactly(node: Node, operands: Arrays, result: Leaf) -> tuple[Leaf,
     places = range(len(operands))
     for place in places[_OF_NUMBERS[node.name]]:
         wide_operands[place] = numpy.asarray(operands[place], float)
+    # Float64 rounds large numbers, and what has wrapped is off by a power of two.
+    rounding = 2.0 ** (jnp.iinfo(result.dtype).bits - 1)
     if node.name == "convert_element_type":
+        # What has ended at a limit is off by any number.
+        rounding = 1.0
         exact = numpy.trunc(wide_operands[0])
     else:
         (exact,) = evaluate(node.eqn, wide_operands, _as_double)
     exact = numpy.asarray(exact)
-    # Float64 has numbers of 64 bits rounded: what has wrapped is off by a power of two.
-    rounding = 1.0
-    if result.dtype.itemsize == 8:
-        rounding = 2.0**32
     difference = exact - numpy.asarray(result, float)
     # What is no number is near to none.
     is_near = abs(difference) < rounding

@@ -16,7 +16,7 @@ from .._leaves.internals import ForeignNames
 from .._leaves.types import Leaf
 from .._program.jaxprs import Arrays, value_kind
 from .._program.program import Node
-from .arithmetic import Values, wide_form
+from .arithmetic import Values, own_form
 from .evaluate import of_mesh
 from .primitives import COMPUTED, SELECTS, Noted, Results, is_integer
 
@@ -26,7 +26,7 @@ _VALUES = ForeignNames("eq ne lt le gt ge sign floor ceil round")
 DECISION = "decision"
 
 # Returns what is noted of an equation, of it, its operands and its results.
-_Note = Callable[[Node, Arrays, Arrays], Noted]
+_Note = Callable[[Node, Values, Values], Noted]
 
 
 @dataclasses.dataclass
@@ -67,14 +67,11 @@ class Probes:
     def add_notes(self, node: Node, operands: Values, results: Values) -> None:
         """Adds what is noted of an equation."""
         if self.note is not None:
-            wide_operands = list(map(wide_form, operands))
-            # A constant that is rounded as written has made nothing yet.
-            wide_results = list(map(wide_form, results))
-            notes = self.note(node, wide_operands, wide_results)
+            notes = self.note(node, operands, results)
             self.noted.update(notes)
 
 
-def note_decisions(node: Node, operands: Arrays, results: Arrays) -> Noted:
+def note_decisions(node: Node, operands: Values, results: Values) -> Noted:
     """Returns what an equation has decided by floats."""
     if node.rule != COMPUTED:
         return {}
@@ -84,7 +81,7 @@ def note_decisions(node: Node, operands: Arrays, results: Arrays) -> Noted:
         return {}
     key = (node.number, DECISION)
     if node.name in SELECTS:  # the last operand tells which of the first to take
-        return {key: operands[-1]}
+        return {key: own_form(operands[-1])}
     place = _decided_place(node)
     if place is None:
         return {}

@@ -12,6 +12,7 @@ from .._program.graph import Graph
 from .._program.jaxprs import Arrays, Stack, value_kind
 from .._program.program import SCAN, Node
 from . import plans
+from .arithmetic import Values, wide_form
 from .primitives import Noted
 from .probes import Probes
 from .program import NumericProgram
@@ -91,9 +92,9 @@ def _first_turns(stack: Stack) -> tuple[int, ...]:
     return tuple(turns)
 
 
-def _note_sketches(node: Node, operands: Arrays, results: Arrays) -> Noted:
+def _note_sketches(node: Node, operands: Values, results: Values) -> Noted:
     noted = Noted()
-    for place, result in enumerate(results):
+    for place, result in enumerate(map(wide_form, results)):
         if value_kind(result) is not None:
             # JAX sorts keys, and those of decisions are words.
             noted[node.number, str(place)] = _sketch(result)

@@ -140,6 +140,9 @@ SILENT = {
     "guarded": lambda x: x * jnp.where(x > 0, jnp.log(x), jnp.log(-x)).astype(int),
     "selected away": lambda x: x * jnp.where(x < 0, jnp.log(-x).astype(int), 7),
     "a limit": lambda x: x * (jnp.iinfo(I32).max - jnp.arange(3)),
+    "terms that cancel": lambda x: (
+        x * (jnp.array([2**30 + 1, 1 - 2**30]) @ jnp.array([2**30 + 3, 2**30 + 5]))
+    ),
 }
 
 
@@ -154,6 +157,14 @@ def test_integers_of_64_bits():
         assert audit_precision(far, X, wide=F64, seconds=0).integers[0].count == 3
         near = lambda x: x * (jnp.int64(2**63 - 4) + jnp.arange(3))
         assert not audit_precision(near, X, wide=F64, seconds=0).integers
+        x = np.float64(2**63 + 2**11)
+        assert audit_precision(lambda x: x.astype(int) + x, x, seconds=0).integers
+
+
+def test_a_sample_of_narrow_numbers_fits_as_these_do():
+    f = lambda x: x * jax.random.uniform(KEY, (40,), maxval=36000).astype(jnp.int16).max()
+    (row,) = audit_precision(f, X[0], narrow=jnp.bfloat16, seconds=0).integers
+    assert row.count == 5
 
 
 def test_a_time_that_is_narrowed_before_its_bits_are_a_key():

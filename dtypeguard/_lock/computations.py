@@ -6,6 +6,7 @@ between differs between releases and does not count, but for products and sums. 
 does it matter how a user's line is split.
 """
 
+import contextlib
 import functools
 import os
 from collections import Counter, defaultdict
@@ -215,7 +216,9 @@ def _own_calls(stack: Stack, homes: Collection[str]) -> tuple[Chain, bool]:
 def locked_function(code: CodeType, folder: str) -> LockedFunction:
     """Returns the function of code, as a lock in a folder names it."""
     file = code.co_filename
-    path = os.path.relpath(file, folder)
+    path = file
+    with contextlib.suppress(ValueError):  # on another drive, or without a name
+        path = os.path.relpath(file, folder)
     if is_installed(file):
         path = short_path(file)
     # A lock is checked in, and read on systems with another separator.

@@ -27,7 +27,7 @@ def size_of(array: Leaf) -> float:
     numbers = in_float64(array)
     is_finite = np.isfinite(numbers)
     finite_numbers = np.where(is_finite, numbers, 0)
-    return _norm_of(finite_numbers)
+    return norm_of(finite_numbers)
 
 
 def distance(array: Leaf, exact: Leaf) -> float:
@@ -41,15 +41,15 @@ def distance(array: Leaf, exact: Leaf) -> float:
     # One number that is lost makes the whole output as good as lost.
     if not np.isfinite(error).all():
         return math.inf
-    return _norm_of(error)
+    return norm_of(error)
 
 
 @np.errstate(all="ignore")  # of what is not finite
-def part_along(array: Leaf, exact: Leaf, written: Leaf) -> float:
-    """Returns the product of an array's error with the error of another one."""
+def part_along(array: Leaf, exact: Leaf, written: Leaf, size: float) -> float:
+    """Returns the product of the errors of two arrays, in squares of a size."""
     # Complex errors have a direction as well.
-    direction = np.conj(subtract(written, exact))
-    products = direction * subtract(array, exact)
+    direction = np.conj(subtract(written, exact)) / size
+    products = direction * (subtract(array, exact) / size)
     total = np.sum(products)
     return float(total.real)
 
@@ -61,11 +61,15 @@ def in_float64(array: Leaf) -> np.ndarray:
     return numbers.astype(dtype)
 
 
-def _norm_of(array: Leaf) -> float:
+def norm_of(numbers: np.ndarray) -> float:
+    """Returns the norm of numbers in float64."""
+    sizes = np.abs(numbers)
+    # Squares of numbers beyond 1e154 would overflow, and those of tiny ones vanish.
+    largest = np.max(sizes, initial=0.0) or 1.0
+    shares = sizes / largest
     # NumPy's own norm asks BLAS, whose threads wait for each other.
-    sizes = np.abs(array)
-    squares = np.square(sizes)
-    return math.sqrt(squares.sum())
+    squares = np.square(shares)
+    return float(largest * math.sqrt(squares.sum()))
 
 
 @np.errstate(all="ignore")  # infinity less infinity, where they are equal

@@ -304,8 +304,8 @@ class Measures:
         parts = []
         for number, size in enumerate(self.own.sizes):
             exact = self.own.exact[number]
-            part = part_along(outputs[number], exact, self.written[number])
-            parts.append(part / size / size)
+            part = part_along(outputs[number], exact, self.written[number], size)
+            parts.append(part)
         return math.fsum(parts)
 
     def _outputs(self, rounding: Collection[int]) -> Results:

@@ -149,7 +149,8 @@ def _check_outputs(
         shape = shapes.get(name, "none")
         if own_shape != shape:
             expected = f"the function has {shape}"
-            rows.append((name, own_shape, expected))
+            # An array by itself has no path.
+            rows.append((name or _ONLY, own_shape, expected))
     if not rows:
         return
     head = f"audit_precision got {subject} with other outputs than the function:"

@@ -6,6 +6,7 @@ explains a difference. A difference is measured as a whole, and in its largest e
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from .._leaves.table import percent
 from .._leaves.types import Aval, DType, Leaf
 from .._numbers import plans
 from .._numbers.annotation import have_few_digits
-from .._numbers.arrays import in_float64, subtract
+from .._numbers.arrays import in_float64, norm_of, subtract
 from .._numbers.formats import DEVICES, Formats
 from .._numbers.plans import WidthPlan
 from .._numbers.primitives import Results, is_inexact
@@ -213,12 +214,12 @@ class Judge:
         apart = self._relative(n, distance, own_truth)
         ratio = self._ratio(bound, n, truth)
         output = self.outputs[n]
-        own_output = reference.outputs[n]
-        difference = self._difference(n, output, own_output, ratio)
+        difference = self._difference(n, output, reference.outputs[n], ratio)
+        explains = bound.explains(n)
         # Where the program itself rounds as much, its own figures do not tell.
-        is_hidden = self._is_short and apart <= difference.rounding
+        is_hidden = explains < distance <= self._written.explains(n)
         if is_hidden and difference.verdict != "rounding":
-            explained = self._relative(n, bound.explains(n), truth)
+            explained = self._relative(n, explains, own_truth)
             reason = (
                 f"in float64 they are {percent(apart)} apart, where rounding in float32 "
                 f"explains {percent(explained)}"
@@ -359,12 +360,9 @@ def _size(array: np.ndarray, expected: np.ndarray) -> np.ndarray:
     if not array.size:
         return np.zeros(2)
     # Integers that are not equal are 1 apart.
-    off = abs(subtract(array, expected))
-    largest = np.max(off)
-    # Squares of numbers beyond 1e154 would overflow.
-    shares = off / (largest or 1.0)
-    mean_square = np.mean(shares**2)
-    overall = largest * np.sqrt(mean_square)
+    off = subtract(array, expected)
+    overall = norm_of(off) / math.sqrt(off.size)
+    largest = np.max(abs(off))
     sizes = [overall, largest]
     return np.nan_to_num(sizes, nan=np.inf, posinf=np.inf)
 

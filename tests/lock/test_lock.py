@@ -204,6 +204,8 @@ def test_the_lock_of_a_partial_is_that_of_its_function():
     x = jnp.ones((3, 3), BF16)
     found = lock_of(functools.partial(scaled, y=x), (x,), {}, None)
     assert found.lock.step.endswith("test_lock.py:scaled")
+    nameless = eval(compile("lambda x: x * 2", "", "eval"))
+    assert lock_of(nameless, (x,), {}, None).lock.step == ":<lambda>"
 
 
 def test_weak_types_are_part_of_it(tmp_path):

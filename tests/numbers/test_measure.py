@@ -12,6 +12,7 @@ from equinox import internal as eqx_internal
 from jax import lax
 
 from dtypeguard import audit_precision
+from dtypeguard._leaves.compat import set_x64
 from dtypeguard.testing import check_precision
 from tests.support.dtypes import BF16, F32
 from tests.support.helpers import needs_numbers, normal
@@ -27,6 +28,11 @@ def test_very_small_and_very_large_outputs(size):
     report, other = (audit_precision(scaled, (s * values).astype(BF16)) for s in (1, size))
     assert report.error == other.error > 1e-3
     assert other.losses[0].share == pytest.approx(1)
+    with set_x64(True):
+        far = audit_precision(
+            lambda x: scaled(x) * jnp.float64(size**8), values.astype(BF16)
+        )
+    assert (far.error, far.losses[0].share) == pytest.approx((report.error, 1))
 
 
 def test_of_a_line_in_a_package_the_remedy_is_what_to_give_it():

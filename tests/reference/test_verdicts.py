@@ -50,6 +50,11 @@ def test_a_gelu_within_rounding_hides_and_a_function_tells():
     assert found.rounding > 1e-4
     (found,) = compared(tanh, (x, ws), erf)["differences"]
     assert (found.verdict, found.shows_in) == ("differs", "float32")
+    nudged = lambda x: jnp.tanh(x).at[0].multiply(1 + 3e-6)
+    (found,) = compared(jnp.tanh, (jnp.linspace(1, 2, 99, dtype=BF16),), nudged)[
+        "differences"
+    ]
+    assert (found.verdict, found.reason) == ("differs", "")
 
 
 def scaled(x, eps):
@@ -166,6 +171,7 @@ def test_the_only_output_takes_what_numpy_takes(given):
 WRONG = {
     "missing": ({"a": X}, ["other outputs", "['b']  missing", "reference={"]),
     "extra": ({"a": X, "b": X, "c": X}, ["['c']  given", "the function has none"]),
+    "array": (X, ["['a']  missing", "out    given"]),
     "turned": ({"a": X.T, "b": X}, ["['a']  (16, 8)", "function has (8, 16)"]),
     "text": ({"a": "x", "b": X}, ["'x' in the reference at ['a']", "array of numbers"]),
     "complex": ({"a": X + 0j, "b": X}, ["complex", "real part"]),

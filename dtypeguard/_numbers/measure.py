@@ -78,7 +78,7 @@ class Measures:
         shares: the share of each line in the squared error, as far as it was measured.
         notes: what is noted as written: decisions, and what `Watched` says.
         given: those whose decisions other runs follow; none if it returns ints and bools
-            alone, or if wide types are not finite with them, as a logarithm of a negative
+            alone, or if wide types are finite only without, as a logarithm of a negative
             number.
         left_out: the outputs whose errors do not count.
     """
@@ -144,9 +144,16 @@ class Measures:
         exact = self._outputs(())
         if all(np.isfinite(array).all() for array in exact):
             return exact
-        # Wide numbers may not fit decisions that were made on rounded ones.
+        given = self.given
         self.given = Noted()
-        return self._outputs(())
+        undecided = self._outputs(())
+        for array, exact_array in zip(undecided, exact):
+            # Wide numbers may not fit decisions that were made on rounded ones.
+            if np.any(np.isfinite(array) > np.isfinite(exact_array)):
+                return undecided
+        # A mask is infinite without them as well.
+        self.given = given
+        return exact
 
     def run(
         self,

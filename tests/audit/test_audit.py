@@ -11,8 +11,8 @@ import optax.contrib
 import pytest
 from jax import lax
 
-from dtypeguard import Policy, audit, guard
-from tests.support.dtypes import BF16, F32
+from dtypeguard import AuditReport, Policy, audit, guard
+from tests.support.dtypes import BF16, F32, F64
 from tests.support.one_leaf import State, counter, one_leaf, struct, transformation
 
 pytestmark = pytest.mark.third_party
@@ -157,3 +157,106 @@ def test_wide_updates_alone_compile_once():
     report = audit(optax.scale(np.float32(2)), struct(BF16))
     assert [drift.where for drift in report.drifts] == ["updates"]
     assert report.compilations == 1
+
+
+def test_text_of_a_report_on_a_step():
+    def widen(state, x):
+        return state * jnp.ones(3, F32)  # the planted line
+
+    report = audit(widen, jnp.zeros(3, BF16), 1.0)
+    origin = report.drifts[0].origin
+    assert origin.code.endswith("# the planted line")
+    assert origin.line == widen.__code__.co_firstlineno + 1
+    assert str(report) == (
+        "audit: 1 leaf of the carry changed dtype in one step.\n"
+        f"  state  bfloat16 -> float32  {origin}  forced by {origin}\n"
+        "Wrap the step: dtypeguard.guard_step(widen).\n"
+        "A cast to bfloat16 rounds: dtypeguard.audit_precision measures what that loses."
+    )
+    assert (report.ok, report.compilations) == (False, 2)
+    assert repr(report) == "<AuditReport: 1 leaf of the carry changed dtype in one step.>"
+    assert json.loads(report.to_json())["drifts"][0]["where"] == "carry"
+
+
+def test_json_has_the_keys_of_the_stability_page():
+    """Also of a program that does not trace, and of one that nothing mends."""
+    drifting = one_leaf(lambda p: jnp.zeros((), BF16), lambda m: m * WIDE[0])  # <planted>
+    found = audit(drifting, struct(BF16))
+    of_error = audit(one_leaf(lambda p: 1 / 0, lambda m: m), struct(F32))
+    guarded = audit(guard(one_leaf(counter, lambda n: n + 0.5)), struct(F32))
+    for report in (AuditReport(), found, of_error, guarded):
+        read = json.loads(report.to_json())
+        keys = "ok drifts wide_operations changed_constants compilations error refusal "
+        keys += "name subject remedy"
+        assert list(read) == keys.split()
+        assert read["ok"] is report.ok
+        assert read["refusal"] == (report.error and report.error.message)
+    (drift,) = json.loads(found.to_json())["drifts"]
+    assert (drift["path"], drift["origin"]["file"]) == (".leaf", __file__)
+    assert drift["origin"]["code"].endswith("# <planted>")
+
+
+def test_what_a_guard_casts_back_to_few_bits_rounds():
+    def lost(dtype, wide=F32):
+        step = lambda state: state * jnp.ones(3, wide)
+        *_, last = str(audit(step, jnp.zeros(3, dtype))).splitlines()
+        return last.partition(" rounds:")[0]
+
+    assert lost(BF16) == "A cast to bfloat16"
+    assert lost(jnp.float16) == "A cast to float16"
+    assert "rounds" not in str(audit(lambda n: n * 2.0, jnp.ones((), BF16) * 1))
+    half = lambda carry: (
+        carry[0] + 0.5,
+        carry[1] * WIDE,
+    )  # of which the first is refused
+    assert "rounds" not in str(audit(half, (jnp.zeros(3, jnp.int32), jnp.zeros(3, BF16))))
+
+
+def test_many_leaves_of_one_cause_share_a_row():
+    def step(carry):
+        return jax.tree_util.tree_map(lambda x: x * np.float32(2), carry)  # all of them
+
+    layers = {f"w{n}": np.zeros(n + 1, BF16) for n in range(40)}
+    report = audit(step, {"mu": layers, "nu": layers})
+    head, row, *_ = str(report).splitlines()
+    assert head.startswith("audit: 80 leaves of the carry changed dtype")
+    assert re.match(r"  80 leaves carry\['\*'\]\['\*'\]  bfloat16 -> float32  ", row)
+    assert len(report.drifts) == len(report.changes()) == 80
+
+
+def test_64_bit_scalars_and_arrays():
+    def change(leaf):
+        return (leaf.astype(F64) * 2).astype(F32)  # the planted line
+
+    for shape, is_array in (((), False), ((3,), True)):
+        opt = one_leaf(lambda params, shape=shape: jnp.zeros(shape, F32), change)
+        report = audit(opt, struct(F32), x64=True)
+        assert report.ok
+        assert {wide.is_array for wide in report.wide_operations} == {is_array}
+        assert all("planted" in wide.origin.code for wide in report.wide_operations)
+        assert "2 operations in 64 bits" in str(report)
+        # A program with a 64-bit input may compute in 64 bits.
+        assert audit(opt, struct(F64), x64=True).wide_operations == ()
+
+
+def test_64_bit_operations_of_init_and_complex_ones():
+    first = lambda p: (jnp.zeros((), jnp.complex128) + 1).real.astype(F32)  # planted
+    opt = one_leaf(first, lambda m: m)
+    (wide, *_) = audit(opt, struct(F32), x64=True).wide_operations
+    assert (wide.type, wide.is_array) == ("complex128[]", False)
+    assert wide.origin.code.endswith("# planted")
+    # A gradient of 64 bits is an input like any other.
+    wide = struct(F64)
+    assert audit(opt, struct(F32), updates=wide, x64=True).wide_operations == ()
+
+
+def test_64_bit_operations_of_a_step():
+    step = lambda x: (x.astype(F64) * 2).astype(F32)
+    report = audit(step, jax.ShapeDtypeStruct((3,), F32), x64=True)
+    assert report.ok
+    assert "operations in 64 bits though no input is (2 on arrays)" in str(report)
+    # Nor is a Python number, which is weakly typed.
+    both = lambda carry: (step(carry[0]), carry[1])
+    assert audit(both, (jax.ShapeDtypeStruct((3,), F32), 0.5), x64=True).wide_operations
+    wide = jax.ShapeDtypeStruct((3,), F64)
+    assert audit(lambda x: x * 2, wide, x64=True).wide_operations == ()

@@ -1,4 +1,4 @@
-"""Audits name the line of every planted drift, and the line that forced it."""
+"""The line of every planted drift, the line that forced it, and one beyond its trace."""
 
 import importlib
 import os
@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 from dtypeguard import audit, explain
 from tests.support import planted, planted_steps
-from tests.support.advice import note_on
+from tests.support.advice import note_on, raised
 from tests.support.dtypes import BF16, F32
 from tests.support.helpers import needs_record
 from tests.support.planted_steps import struct
@@ -108,3 +109,24 @@ def test_a_mask_of_a_leaf_is_to_blame_only_if_nothing_else_is():
 
     (drift,) = audit(step, struct(BF16)).drifts
     assert drift.origin.code.endswith("# widened")
+
+
+HALF = jnp.ones(3, BF16)
+add_half = jax.jit(lambda x: lax.add(x, HALF))
+
+
+def looped(x):
+    return lax.fori_loop(0, 2, lambda n, carry: add_half(carry), x)
+
+
+@pytest.mark.parametrize("call", [add_half, jax.jit(add_half), looped, jax.jit(looped)])
+def test_an_argument_of_an_inner_function_is_followed_outside(call):
+    """By the equations of the outer traces, so that no record is needed."""
+
+    def step(x):
+        wide = x.astype(F32)  # the line
+        return call(wide * 2)
+
+    rows = raised(lambda: jax.jit(step)(HALF)).dtypeguard_rows
+    codes = [row.origin.code for row in rows if row.origin]
+    assert "wide = x.astype(F32)  # the line" in codes

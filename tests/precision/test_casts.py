@@ -1,4 +1,7 @@
-"""A rounding that dtypeguard does itself is told by the path of the leaf, with a remedy."""
+"""Roundings that no line shows: dtypeguard's own casts, lost updates, what came rounded."""
+
+import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +11,7 @@ import pytest
 from jax import lax
 
 from dtypeguard import Policy, apply_updates, audit_precision, guard, guard_step
-from tests.support.dtypes import BF16, F32
+from tests.support.dtypes import BF16, F16, F32
 from tests.support.helpers import needs_numbers, normal
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
@@ -128,3 +131,137 @@ def test_parts_of_a_tree_are_lines():
     report = audit_precision(lambda p: apply_updates(p, updates), params)
     named = {loss.cast for loss in report.losses}
     assert named == {f"apply_updates's cast of params[{name!r}]" for name in params}
+
+
+OPT = optax.adam(1e-4)
+A, BATCH = (normal(n, 16, 16, dtype=BF16) for n in range(2))
+WEIGHTS = {"a": A / 4, "b": BATCH[0]}
+
+
+def loss(params, x):
+    return jnp.mean((jnp.tanh(x @ params["a"]) @ params["b"] - 1).astype(F32) ** 2)
+
+
+def step(params, state, x, apply=optax.apply_updates):
+    updates, state = OPT.update(jax.grad(loss)(params, x), state, params)
+    return apply(params, updates), state
+
+
+def in_a_scan(params, state, x):
+    turn = lambda carry, x: (step(*carry, x), None)
+    return lax.scan(turn, (params, state), x[None])[0]
+
+
+@pytest.mark.parametrize("f", [jax.jit(step), in_a_scan])
+def test_the_share_of_the_params_that_do_not_move(f):
+    args = WEIGHTS, OPT.init(WEIGHTS), BATCH
+    report, new = audit_precision(f, *args), f(*args)[0]
+    for name in WEIGHTS:
+        stays = np.mean(np.float32(new[name]) == np.float32(WEIGHTS[name]))
+        assert report.outputs[f"[0]['{name}']"].unmoved == pytest.approx(stays, abs=0.02)
+        assert stays > 0.5
+    assert "Rounding takes the update away in" in str(report)
+    assert "dtypeguard.apply_updates(params, updates, key=key)" in str(report)
+
+
+def test_stochastic_rounding_and_wide_params_lose_none():
+    apply = functools.partial(apply_updates, key=jax.random.PRNGKey(1))
+    report = audit_precision(
+        functools.partial(step, apply=apply), WEIGHTS, OPT.init(WEIGHTS), BATCH
+    )
+    assert "takes the update away" not in str(report)
+    params = jax.tree_util.tree_map(lambda leaf: leaf.astype(F32), WEIGHTS)
+    report = audit_precision(step, params, OPT.init(params), BATCH)
+    assert max(x.unmoved or 0 for x in report.outputs.values()) < 0.01
+    assert "takes the update away" not in str(report)
+
+
+def test_an_update_is_lost_wherever_it_stands():
+    step = lambda p, u, mask: jnp.where(mask, u + p, p)
+    params = jnp.linspace(1, 2, 64).astype(BF16)
+    report = audit_precision(step, params, jnp.full(64, 1e-4, BF16), jnp.ones(64, bool))
+    assert report.outputs[""].unmoved == 1.0
+
+
+FIRST, GRADS = jax.device_put(
+    [{"w": np.linspace(start, 1, 8).astype(BF16)} for start in (0.5, -1)]
+)
+PARAM = FIRST["w"]
+
+
+def test_a_hyperparameter_that_its_dtype_rounds_to_1_leads_the_report():
+    opt = optax.inject_hyperparams(optax.adam)(1e-3)
+    update = lambda grads, state: opt.update(grads, state)[0]
+    said = re.escape("state.hyperparams['b2'] is 1 in bfloat16, to which 0.999 rounds. ")
+    with pytest.raises(ValueError, match=f"{said}.*compute_dtype=jnp.float32.* Otherwise "):
+        audit_precision(update, GRADS, opt.init(FIRST))
+    guarded = guard(opt, policy=Policy(compute_dtype=F32))
+    update = lambda grads, state: guarded.update(grads, state, FIRST)[0]
+    report = audit_precision(update, GRADS, guarded.init(FIRST))
+    assert np.isfinite(report.error)
+    assert not report.rounded
+
+
+def test_it_leads_where_the_outputs_are_finite_too():
+    f = lambda decay, x: x / (1 + 1 / (1 - decay))
+    report = audit_precision(f, jnp.asarray(0.999, BF16), PARAM)
+    assert report.headline.startswith("decay is 1 in bfloat16, to which 0.999 rounds.")
+    f = lambda eps, x: 1 / (1 + 1 / (x * 0 + eps))
+    (row,) = audit_precision(f, jnp.asarray(1e-8, F16), PARAM.astype(F16)).rounded
+    assert (row.value, row.meant) == (0, 1e-8)
+
+
+def test_a_number_that_is_meant_to_be_0_or_1_is_none():
+    f = lambda scale, x: jnp.log(x * scale)
+    assert not audit_precision(f, jnp.asarray(1, BF16), PARAM).rounded
+
+
+def test_a_constant_that_is_narrow_in_float32_as_well_is_named_with_its_half_unit():
+    known = jnp.linspace(0.1, 0.9, 8).astype(BF16)  # weights that a closure holds
+
+    def f(x):
+        y = x * jnp.asarray(0.797, BF16) * jnp.asarray(0.75, BF16)
+        return y * known
+
+    report = audit_precision(f, PARAM)
+    (row,) = report.unknown
+    assert (row.value, row.within) == (float(BF16(0.797)), 2**-9)
+    assert f"0.796875 (within 0.002, {row.origin.place})" in str(report).splitlines()[0]
+
+
+def test_an_array_of_an_explicit_dtype_is_named():
+    (row,) = audit_precision(lambda x: x * jnp.array([0.797] * 8, BF16), PARAM).unknown
+    assert row.value == float(BF16(0.797))
+
+
+def test_what_does_not_trace_with_float32_arguments_says_so():
+    turn = lambda h, x: ((h + 0.797) * x, None)
+    report = audit_precision(lambda x: lax.scan(turn, jnp.zeros((), BF16), x)[0], PARAM)
+    assert not report.is_traced_wide
+    assert "does not trace with float32 arguments" in str(report)
+    assert [row.value for row in report.unknown] == [float(BF16(0.797))]
+
+
+def test_a_limit_of_the_dtype_is_told_as_the_program_has_it():
+    (row,) = audit_precision(
+        lambda x: jnp.minimum(jnp.exp(x), jnp.finfo(x.dtype).max),
+        jnp.linspace(1, 14, 8).astype(F16),
+    ).losses
+    assert row.constant == "3.402823e+38 -> 65504"
+
+
+def test_a_power_of_two_is_meant_as_it_is():
+    assert not audit_precision(lambda x: x * 2.0**-23, PARAM.astype(F32)).error
+
+
+def test_a_mask_of_infinities_warns_of_nothing():
+    mask = np.where(np.tri(8) > 0, 0, -np.inf).astype(np.float32)
+    x = jnp.sin(jnp.arange(64.0)).reshape(8, 8)
+    assert audit_precision(lambda x: jax.nn.softmax(x + mask), x).losses
+
+
+def test_an_infinite_number_of_a_constant_is_rounded_to_itself():
+    (loss,) = audit_precision(
+        lambda x: jnp.where(x > 0.5, 0.7 * x, -jnp.inf), jnp.ones(2), narrow=F16
+    ).losses
+    assert loss.constant == "0.7 -> 0.700195312"

@@ -94,8 +94,7 @@ class Environment(NamedTuple):
 
 def pinned(release: str) -> Environment:
     """That of a release of Optax, with the JAX of its time."""
-    jax = RELEASES[release][0]
-    jaxlib = jax.replace("jax==", "jaxlib==")
+    jaxlib = RELEASES[release][0].replace("jax==", "jaxlib==")
     requirements = f"optax=={release}", jaxlib, *RELEASES[release], *_EVERYWHERE
     return Environment(f"optax-{release}", sys.executable, requirements)
 
@@ -183,8 +182,7 @@ def main() -> int:
             pythons[label], found[label] = python, cells
     print(table(found), flush=True)
     if args.write:
-        text = PAGE.read_text()
-        PAGE.write_text(_TABLE.sub(lambda m: m[1] + table(found) + m[2], text))
+        PAGE.write_text(_TABLE.sub(lambda m: m[1] + table(found) + m[2], PAGE.read_text()))
         return 0
     failed = []
     for label, python in pythons.items():

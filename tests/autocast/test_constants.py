@@ -16,8 +16,7 @@ _LEAST = jnp.finfo(jnp.float32).min
 
 
 def _softmax(scores, v):
-    weights = jax.nn.softmax(scores)
-    return weights @ v
+    return jax.nn.softmax(scores) @ v
 
 
 def _bias(mask):
@@ -53,15 +52,13 @@ def by_blocks(q, k, v, mask):
 
     blocks = [x.reshape(3, 2, -1) for x in (k, v, mask.T)]
     zeros = jnp.zeros_like(q)
-    first = zeros[:, 0] - 1.0, zeros[:, 0], zeros
-    (_, total, result), _ = lax.scan(turn, first, blocks)
+    (_, total, result), _ = lax.scan(turn, (zeros[:, 0] - 1.0, zeros[:, 0], zeros), blocks)
     return result / jnp.maximum(total, 0.1)[:, None]
 
 
 def _of_branches(q, k, v, mask):
     bias = lax.cond(q[0, 0] > 99, lambda m: jnp.zeros(m.shape), _bias, mask)
-    scores = q @ k.T + bias
-    return _softmax(scores, v)
+    return _softmax(q @ k.T + bias, v)
 
 
 @jax.custom_vjp
@@ -75,8 +72,7 @@ def _kept(scores):
 
 def _moved(kept, cotangent):
     scores, total = kept
-    shifted = scores - total
-    weights = jnp.exp(shifted)
+    weights = jnp.exp(scores - total)
     inner = jnp.sum(weights * cotangent, -1, keepdims=True)
     return (weights * (cotangent - inner),)
 

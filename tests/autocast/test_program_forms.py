@@ -15,8 +15,7 @@ from tests.support.own_rules import counted, powered
 
 
 def donated(w, x):
-    step = jax.jit(lambda w, x: w - 0.1 * (x.T @ (x @ w)), donate_argnums=0)
-    return step(w * 2, x)
+    return jax.jit(lambda w, x: w - 0.1 * (x.T @ (x @ w)), donate_argnums=0)(w * 2, x)
 
 
 def scanned(w, x):

@@ -190,8 +190,7 @@ def test_which_dtype_a_program_should_compute_in():
     params = {"a": WIDE, "b": WIDE}
 
     def f(params, x):
-        h = x.astype(BF16) @ params["a"].astype(BF16)
-        return mean(jnp.tanh(h) @ params["b"])
+        return mean(jnp.tanh(x.astype(BF16) @ params["a"].astype(BF16)) @ params["b"])
 
     report = audit_precision(f, params, shape(16, 8, dtype=F32))
     assert report.work.narrow == "bfloat16"

@@ -260,8 +260,7 @@ def test_rescue_widens_a_state_that_came_in_narrower_than_the_params():
 def test_rescue_where_jax_does_not_promote(dtype):
     """Under strict promotion, and of 8-bit floats ever: an error that is no TypeError."""
     params, opt = {"w": jnp.ones(3, dtype)}, optax.trace(0.5)
-    promotion = "strict" if dtype == BF16 else "standard"
-    with jax.numpy_dtype_promotion(promotion):
+    with jax.numpy_dtype_promotion("strict" if dtype == BF16 else "standard"):
         with pytest.raises(ValueError, match="implicit dtype promotion"):
             opt.update(PARAMS, opt.init(params), params)
         opt = guard(opt)

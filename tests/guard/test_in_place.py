@@ -99,8 +99,7 @@ def trained(nnx):
         losses = [train(model, optimizer, data(dtype)) for _ in range(2)]
         return losses, drifts(before, (model, optimizer)), len(traces)
 
-    bare = {dtype: run(nnx.jit, dtype) for dtype in (BF16, F32)}
-    return run, bare
+    return run, {dtype: run(nnx.jit, dtype) for dtype in (BF16, F32)}
 
 
 @pytest.fixture(params=["jit outside", "jit inside"])
@@ -161,8 +160,7 @@ def test_control_flow_of_nnx(nnx, loop):
                 widens(*carry, data())
                 return carry
 
-            is_left = lambda carry: carry[1].step[...] < 3
-            nnx.while_loop(is_left, wrap(step), objects)
+            nnx.while_loop(lambda carry: carry[1].step[...] < 3, wrap(step), objects)
         else:
             other = lambda model, optimizer, x: jnp.zeros((), BF16)
             branch = wrap(lambda *given: widens(*given).astype(BF16))
@@ -261,8 +259,7 @@ def test_what_is_changed_in_place_and_what_is_returned(nnx):
     @nnx.jit
     @guard_step(carry=("model", "optimizer", "average"))
     def step(model, optimizer, average, x):
-        loss = widens(model, optimizer, x.astype(F32))
-        return average + x.astype(F32).mean(0), loss
+        return average + x.astype(F32).mean(0), widens(model, optimizer, x.astype(F32))
 
     before = typed(objects)
     average, loss = step(*objects, jnp.zeros(3, BF16), data())

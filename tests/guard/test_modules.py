@@ -180,8 +180,7 @@ def method(kind, name, way="no jit", **options):
     # A function for each: to JAX the trees of two dataclasses with the same fields are
     # equal, if their hashes happen to share a bucket of the cache of `jit`.
     step = getattr(kind, name)
-    copied = type(step)(step.__code__, step.__globals__, name)
-    return WAYS[way](copied, **options)
+    return WAYS[way](type(step)(step.__code__, step.__globals__, name), **options)
 
 
 @every_kind

@@ -80,8 +80,7 @@ def test_a_layer_of_nnx_counts_for_the_line_that_calls_it(tmp_path):
 
     def arguments(dtype):
         model = Net(dtype, nnx.Rngs(0))
-        optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
-        return model, optimizer, X
+        return model, nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param), X
 
     lock, table = lines(train_step, *arguments(BF16))
     assert table["__call__"]["products"] == ["bfloat16 @ bfloat16 -> bfloat16"]

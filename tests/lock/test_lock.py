@@ -33,8 +33,7 @@ def check(folder, old="", new="", times=1, text=TEXT):
     assert not old or SOURCE.count(old) == times, old
     path = folder / "step.lock"
     path.write_text(text)
-    source = SOURCE.replace(old, new) if old else SOURCE
-    return compared(traced(folder, source), str(path))
+    return compared(traced(folder, SOURCE.replace(old, new) if old else SOURCE), str(path))
 
 
 @pytest.mark.parametrize("sizes", [{}, {"layers": 12}, {"batch": 7, "length": 9}])

@@ -70,8 +70,7 @@ def assert_close(one, other, units=16):
         np.testing.assert_array_equal(one, other)
         return
     assert one.dtype == other.dtype
-    finite = np.asarray(other)[np.isfinite(other)]
-    most = float(np.max(np.abs(finite), initial=1e-30))
+    most = float(np.max(np.abs(np.asarray(other)[np.isfinite(other)]), initial=1e-30))
     atol = units * float(jnp.finfo(other.dtype).eps) * most
     np.testing.assert_allclose(one, other, 0, atol)
 

@@ -29,8 +29,7 @@ def recurrent(x, w):
 
 def nested(x, w):
     def step(h, row):
-        inner = lambda h, _: (jnp.sin(h * 1.1), h)
-        h, rows = lax.scan(inner, h, None, 3)
+        h, rows = lax.scan(lambda h, _: (jnp.sin(h * 1.1), h), h, None, 3)
         return h + row, rows.sum(0)
 
     return lax.scan(step, x[0], x)
@@ -39,8 +38,7 @@ def nested(x, w):
 def branches(x, w):
     def step(h, row):
         h = lax.cond(h[0] > row[0], lambda h: h * 1.3, jnp.sin, h)
-        best = jnp.argmax(h)
-        return h, (h[best], jnp.sort(h))
+        return h, (h[jnp.argmax(h)], jnp.sort(h))
 
     return lax.scan(step, x[0], x)
 

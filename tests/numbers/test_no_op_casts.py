@@ -30,8 +30,7 @@ CASTS = {
 def program(cast, beside=0):
     def f(x):
         h = jnp.sin(x * 3)
-        made = cast(h)
-        return jnp.exp(made.astype(F32)) + beside * h.astype(F32)
+        return jnp.exp(cast(h).astype(F32)) + beside * h.astype(F32)
 
     return f
 

@@ -27,8 +27,7 @@ def unused_in_a_call(x):
 
 
 def unused_in_a_loop(x):
-    step = lambda h, _: ((h[0] * 0.999, x * 0.9985), None)
-    return lax.scan(step, (x, x), None, 1)[0][1]
+    return lax.scan(lambda h, _: ((h[0] * 0.999, x * 0.9985), None), (x, x), None, 1)[0][1]
 
 
 def beside_a_loop_of_no_turn(x):
@@ -93,8 +92,7 @@ def test_a_number_that_is_1_in_bfloat16(name):
 
 def test_an_array_that_a_loop_is_given_is_known_as_it_was_meant():
     step = lambda h, _: (h * jnp.array([0.999] * 64, h.dtype), None)
-    f = lambda x: lax.scan(step, x, None, 2)[0]
-    report = audit_precision(f, X, seconds=0)
+    report = audit_precision(lambda x: lax.scan(step, x, None, 2)[0], X, seconds=0)
     assert report.error == pytest.approx(1 / 0.999**2 - 1, rel=1e-3)
 
 

@@ -148,8 +148,7 @@ def step(params, state, x, apply=optax.apply_updates):
 
 
 def in_a_scan(params, state, x):
-    turn = lambda carry, x: (step(*carry, x), None)
-    return lax.scan(turn, (params, state), x[None])[0]
+    return lax.scan(lambda carry, x: (step(*carry, x), None), (params, state), x[None])[0]
 
 
 @pytest.mark.parametrize("f", [jax.jit(step), in_a_scan])

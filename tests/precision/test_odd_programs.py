@@ -37,8 +37,7 @@ def nested(x):
         return jnp.tanh(h * x[0]) * 1.01, h[0]
 
     def loss(w, x):
-        outer = lambda h, _: lax.scan(inner, h * w, None, 3)
-        h, ys = lax.scan(outer, x, None, 4)
+        h, ys = lax.scan(lambda h, _: lax.scan(inner, h * w, None, 3), x, None, 4)
         return total(h) + total(ys * w[0])
 
     return jax.grad(lambda w: jnp.sum(jax.vmap(loss, (None, 0))(w, x)))(x[1])

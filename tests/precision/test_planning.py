@@ -132,8 +132,7 @@ def routed(w, x):
 
 def test_without_a_tolerance_the_best_cheap_row_is_the_plan():
     keys = jax.random.split(jax.random.key(0), 3)
-    shapes = (16, 8), (8, 16, 32), (512, 16)
-    first, experts, x = map(jax.random.normal, keys, shapes)
+    first, experts, x = map(jax.random.normal, keys, ((16, 8), (8, 16, 32), (512, 16)))
     first = first[:, :1] + first / 16  # choices that are near each other, which flip
     args = {"route": first, "experts": experts}, x
     found = plan_call(routed, args, {}, BF16, None, ONE_INPUT, lambda text: None)
@@ -235,8 +234,7 @@ def test_what_moves_a_wide_product_rounds_nothing():
         small = x @ w[::-1]
         return first.T + second.T + 1e-3 * small.T
 
-    found = searched(f, (A, normal(1, 16, 8)), 1e-4)
-    assert found.plan.share == pytest.approx(1 / 3)
+    assert searched(f, (A, normal(1, 16, 8)), 1e-4).plan.share == pytest.approx(1 / 3)
 
 
 def test_a_plan_with_nothing_narrow_is_no_success():

@@ -43,8 +43,7 @@ def positions(wide):
 
     def f(w):
         p = jnp.arange(600, dtype=F32 if wide else BF16)  # loses
-        angles = p.astype(F32)[:, None] / 10.0 ** jnp.arange(4)
-        return jnp.sin(angles) @ w.astype(F32)
+        return jnp.sin(p.astype(F32)[:, None] / 10.0 ** jnp.arange(4)) @ w.astype(F32)
 
     return f, (normal(0, 4, 3),)
 

@@ -68,8 +68,7 @@ def chooses(x, w):
 
 
 def mixed(x, y):
-    dimensions = (((1,), (0,)), ((), ()))
-    return lax.dot_general(x.astype(BF16), y, dimensions, None, jnp.float32)
+    return lax.dot_general(x.astype(BF16), y, (((1,), (0,)), ((), ())), None, jnp.float32)
 
 
 PLACES = {

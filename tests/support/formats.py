@@ -80,8 +80,7 @@ def _pickle(leaf: Any, folder: pathlib.Path) -> Any:
 def _export(leaf: Any, folder: pathlib.Path) -> Any:
     from jax import export
 
-    exported = export.export(jax.jit(lambda x: x))(leaf)
-    (folder / "saved").write_bytes(exported.serialize())
+    (folder / "saved").write_bytes(export.export(jax.jit(lambda x: x))(leaf).serialize())
     return export.deserialize(bytearray((folder / "saved").read_bytes())).call(leaf)
 
 

@@ -39,8 +39,7 @@ def make_mesh(*sizes):
 
 
 def loss(params, batch):
-    hidden = jnp.tanh(batch @ params["w"])
-    return jnp.mean((hidden @ params["v"] + params["b"]) ** 2)
+    return jnp.mean((jnp.tanh(batch @ params["w"]) @ params["v"] + params["b"]) ** 2)
 
 
 RNG = np.random.default_rng(0)
@@ -81,8 +80,7 @@ def donated(opt, dtype):
     batch = jax.device_put(BATCH, place(P("data")))
 
     def step(params, state, batch):
-        grads = jax.grad(loss)(wide(params), batch)
-        updates, state = opt.update(grads, state, params)
+        updates, state = opt.update(jax.grad(loss)(wide(params), batch), state, params)
         return optax.apply_updates(params, updates), state, updates
 
     state, updates, deleted = opt.init(params), None, []

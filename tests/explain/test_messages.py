@@ -1,6 +1,5 @@
 """The page of messages has the words of each message that a note explains."""
 
-import pathlib
 import re
 
 import jax
@@ -11,8 +10,8 @@ from jax import lax
 
 from tests.support.advice import notes, raised
 from tests.support.dtypes import BF16, F32
+from tests.support.pages import DOCS
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "messages.md"
 JAX = tuple(int(part) for part in jax.__version__.split(".")[:2])
 NARROW, WIDE, WHOLE = jnp.ones(3, BF16), jnp.ones(3), jnp.arange(3)
 SHORT = jnp.ones(3, jnp.int4)
@@ -108,7 +107,7 @@ def test_a_message_stands_on_the_page_and_has_a_note(name):
         pytest.skip("has no note, as the page says")
     error = raised(RAISING[name])
     assert notes(error)
-    known = re.findall(r"(?ms)^```text\n(.*?)\n```$", PAGE.read_text())
+    known = re.findall(r"(?ms)^```text\n(.*?)\n```$", (DOCS / "messages.md").read_text())
     patterns = [re.escape(normal(each)).replace(r"\.\.\.", ".*") for each in known]
     message = normal(str(error))
     assert any(re.fullmatch(each, message) for each in patterns), message

@@ -15,9 +15,7 @@ from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, prodig
 from tests.support.dtypes import BF16, F16, F32, F64, I8
 from tests.support.helpers import assert_close, assert_same, needs_x64_scope, set_x64, types
 from tests.support.hlo import count_float64
-from tests.support.one_leaf import transformation
-
-PARAMS, NARROW = {"w": jnp.ones(3, F32)}, {"w": jnp.ones(3, BF16)}
+from tests.support.one_leaf import NARROW, PARAMS, transformation
 
 
 @needs_x64_scope

@@ -22,9 +22,15 @@ from dtypeguard import (
 )
 from tests.support.dtypes import BF16, F16, F32, I32
 from tests.support.helpers import assert_same, in_optax, types
-from tests.support.one_leaf import dict_leaf, one_leaf, one_update, transformation, widen
-
-PARAMS, NARROW = {"w": jnp.ones(3, F32)}, {"w": jnp.ones(3, BF16)}
+from tests.support.one_leaf import (
+    NARROW,
+    PARAMS,
+    dict_leaf,
+    one_leaf,
+    one_update,
+    transformation,
+    widen,
+)
 
 # Rules 1 and 2: the state and the updates --------------------------------------------
 

@@ -322,6 +322,26 @@ def test_runs_with_x64_off_where_it_fails_with_it_on():
 
 
 @needs_x64_scope
+def test_both_attempts_of_a_step_warn_and_then_the_guard_says_what_it_did():
+    def step(c):
+        """Its loop only traces where its literals have the type of `c`."""
+        warnings.warn(f"x64 is {jax.config.jax_enable_x64}", stacklevel=1)
+        return lax.scan(lambda s, _: (s + jnp.ones(3).sum(), None), c, None, length=2)[0]
+
+    with set_x64(True):
+        (first_attempt, second_attempt, told, *_), _ = takes(step, WIDE)
+    assert (first_attempt, second_attempt) == ("x64 is True", "x64 is False")
+    assert told.startswith("step failed with x64 on and was run with it off")
+
+
+def test_a_guard_leaves_what_shows_warnings():
+    before, seen = warnings.showwarning, []
+    with set_x64(True):
+        guard_step(lambda c: seen.append(warnings.showwarning) or c)(WIDE)
+    assert seen == [before]
+
+
+@needs_x64_scope
 def test_the_first_error_stays_where_x64_is_not_to_blame():
     def step(state, x):
         calls.append(1)

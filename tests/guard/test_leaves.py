@@ -23,9 +23,8 @@ from dtypeguard import (
 )
 from tests.support.dtypes import BF16, F32, I32
 from tests.support.helpers import assert_same
-from tests.support.one_leaf import transformation
+from tests.support.one_leaf import NARROW, transformation
 
-PARAMS = {"w": jnp.ones(3, BF16)}
 POLICIES = [
     Policy(on_drift="error"),
     Policy(compute_dtype=F32, state_dtype=BF16),
@@ -62,9 +61,9 @@ def make_rates():
 def test_an_array_that_the_optimizer_holds_outlasts_a_donated_state(alias):
     held = functools.cache(make_rates)
     opt = guard(transformation(init=lambda params: {"a": alias(held()), "b": held()}))
-    step = jax.jit(lambda state: opt.update(PARAMS, state)[1], donate_argnums=0)
+    step = jax.jit(lambda state: opt.update(NARROW, state)[1], donate_argnums=0)
     for _ in range(2):
-        assert_same(step(opt.init(PARAMS)), {"a": alias(make_rates()), "b": make_rates()})
+        assert_same(step(opt.init(NARROW)), {"a": alias(make_rates()), "b": make_rates()})
     assert_same(held(), make_rates())
 
 
@@ -126,11 +125,11 @@ def inner(state):
 def test_a_number_of_any_make_becomes_an_array_of_its_dtype(name, policy):
     leaf, dtype = NUMBERS[name]
     opt = guard(counting(leaf), policy=policy)
-    first = opt.init(PARAMS)
+    first = opt.init(NARROW)
     # What a loader, or the bare optimizer, made:
     loaded = tree_util.tree_map(lambda x: x, first)
     inner(loaded)["leaf"] = leaf
-    states = [first, strong(first), *(opt.update(PARAMS, s)[1] for s in (first, loaded))]
+    states = [first, strong(first), *(opt.update(NARROW, s)[1] for s in (first, loaded))]
     for state in (*map(inner, states), restore(inner(loaded), inner(first))):
         made = state["leaf"]
         assert isinstance(made, jax.Array)
@@ -143,19 +142,19 @@ def test_a_number_of_any_make_becomes_an_array_of_its_dtype(name, policy):
 def test_what_is_no_number_stays_the_same(name, policy):
     leaf = OTHERS[name]
     opt = guard(counting(leaf), policy=policy)
-    state = opt.init(PARAMS)
-    _, new_state = opt.update(PARAMS, state, PARAMS)
+    state = opt.init(NARROW)
+    _, new_state = opt.update(NARROW, state, NARROW)
     step = guard_step(lambda carry: carry | {"count": carry["count"] + 1})
     trees = inner(state), inner(new_state), strong({"leaf": leaf}), step(inner(state))
-    for tree in (*trees, restore(inner(state), record(counting(leaf), PARAMS))):
+    for tree in (*trees, restore(inner(state), record(counting(leaf), NARROW))):
         assert tree["leaf"] is leaf
-    assert audit(opt, PARAMS).ok
+    assert audit(opt, NARROW).ok
 
 
 def test_keys_and_empty_nodes_pass_through():
     first = {"key": jax.random.key(0), "none": None, "masked": optax.MaskedNode()}
     opt = guard(transformation(init=lambda params: first))
-    assert_same(opt.update(PARAMS, opt.init(PARAMS))[1], first)
+    assert_same(opt.update(NARROW, opt.init(NARROW))[1], first)
 
 
 @pytest.mark.skipif(not hasattr(jax, "Ref"), reason="no references here")
@@ -175,17 +174,17 @@ def test_a_reference_stays_the_same_one(policy):
 
     bare = transformation(update, init)
     opt = guard(bare, policy=Policy(**vars(policy) | {"on_drift": "cast"}))
-    assert not audit(bare, PARAMS).ok
-    assert audit(opt, PARAMS).ok
-    state = opt.init(PARAMS)
+    assert not audit(bare, NARROW).ok
+    assert audit(opt, NARROW).ok
+    state = opt.init(NARROW)
     ref, before = inner(state)["ref"], inner(state)["ref"][...]
-    jax.jit(lambda params: opt.update(params, state, params)[0])(PARAMS)
-    _, new_state = opt.update(PARAMS, state, PARAMS)
+    jax.jit(lambda params: opt.update(params, state, params)[0])(NARROW)
+    _, new_state = opt.update(NARROW, state, NARROW)
     assert inner(new_state)["ref"] is ref
     assert ref[...] == before + 2
     assert inner(new_state)["n"].dtype == I32
     assert strong({"r": ref, "n": 0})["r"] is ref
-    recorded = record(opt, PARAMS)
+    recorded = record(opt, NARROW)
     assert inner(recorded)["ref"] == jax.ShapeDtypeStruct((), BF16)
     assert inner(restore(new_state, recorded))["ref"] is ref
     wide = inner(recorded) | {"ref": jax.ShapeDtypeStruct((), F32)}
@@ -198,4 +197,4 @@ def test_an_integer_that_does_not_fit_is_named(number):
     """A bare optimizer counts on in Python; in 32 bits the count would wrap."""
     opt = guard(counting(0))
     with pytest.raises(DtypeDriftError, match=r"state\['count'\] .* does not fit: turn on"):
-        opt.update(PARAMS, {"leaf": 0, "count": number})
+        opt.update(NARROW, {"leaf": 0, "count": number})

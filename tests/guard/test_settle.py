@@ -13,9 +13,15 @@ from jax import tree_util
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, guard_step
 from tests.support.dtypes import BF16, C64, F32, I32
 from tests.support.helpers import need, types
-from tests.support.one_leaf import dict_leaf, one_update, transformation, widen
+from tests.support.one_leaf import (
+    NARROW,
+    PARAMS,
+    dict_leaf,
+    one_update,
+    transformation,
+    widen,
+)
 
-PARAMS, NARROW = {"w": jnp.ones(3, F32)}, {"w": jnp.ones(3, BF16)}
 ONE, KEY = jnp.ones((), F32), jax.random.key(0)
 LOUD = Policy(on_drift="error")
 

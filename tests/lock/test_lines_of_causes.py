@@ -184,16 +184,22 @@ CHANGES = {
 }
 
 
+def compared_to(folder, before, after):
+    """A program beside the lock of another one."""
+    path = folder / "step.lock"
+    path.write_text(lock_text(traced(folder, before).lock))
+    return compared(traced(folder, after), str(path))
+
+
 @pytest.mark.parametrize("name", CHANGES)
 def test_the_lines_of_the_casts(tmp_path, name):
     program, edits, lines = CHANGES[name]
-    text, path = HEAD + textwrap.dedent(program), tmp_path / "step.lock"
-    path.write_text(lock_text(traced(tmp_path, text).lock))
-    assert compared(traced(tmp_path, text), str(path)).holds
+    text = before = HEAD + textwrap.dedent(program)
+    assert compared_to(tmp_path, before, before).holds
     for old, new in edits.items():
         assert text.count(old) == 1
         text = text.replace(old, new)
-    report = compared(traced(tmp_path, text), str(path)).report()
+    report = compared_to(tmp_path, before, text).report()
     assert report.splitlines()[0].endswith(": 1 cause.") is (len(lines) == 1)
     assert report.splitlines()[2].strip() == lines[0]
     assert {*lines} <= {line.strip() for line in report.splitlines()}, report
@@ -202,8 +208,7 @@ def test_the_lines_of_the_casts(tmp_path, name):
 def test_lines_that_a_lock_does_not_tell_apart_are_all_named(tmp_path):
     """One of two calls becomes as the other: which one it was, the types do not say."""
     program, edits, _ = CHANGES["a function that is called twice, in the second call"]
-    text, path = HEAD + textwrap.dedent(program), tmp_path / "step.lock"
+    text = HEAD + textwrap.dedent(program)
     ((new, old),) = edits.items()
-    path.write_text(lock_text(traced(tmp_path, text.replace(new, old)).lock))
-    report = compared(traced(tmp_path, text), str(path)).report()
+    report = compared_to(tmp_path, text.replace(new, old), text).report()
     assert report.count(" = jnp.matmul(") == 2, report

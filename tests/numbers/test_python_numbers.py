@@ -1,4 +1,4 @@
-"""The numbers of a program as they were meant, before a dtype rounded them."""
+"""Numbers as a program means them: before a dtype rounds them, or a cast to it does."""
 
 import cProfile
 import sys
@@ -11,10 +11,11 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit_precision
-from tests.support.helpers import needs_numbers
+from tests.support.dtypes import BF16, F16, F32
+from tests.support.helpers import average, needs_numbers, normal
 
 pytestmark = needs_numbers
-X = jax.device_put(np.linspace(0.5, 1, 64).astype(jnp.bfloat16))
+X = jax.device_put(np.linspace(0.5, 1, 64).astype(BF16))
 
 
 def unused(x):
@@ -83,7 +84,7 @@ def off(made, exact):
 @pytest.mark.parametrize("name", ROUNDED)
 def test_a_number_that_is_1_in_bfloat16(name):
     f = ROUNDED[name]
-    error = pytest.approx(off(f(X), f(X.astype(jnp.float32))), rel=0.01)
+    error = pytest.approx(off(f(X), f(X.astype(F32))), rel=0.01)
     report = audit_precision(f, X)
     assert report.error == error
     assert report.losses[0].constant == "0.999 -> 1"
@@ -115,34 +116,29 @@ def test_a_threshold_of_a_dtype_is_that_of_float32():
         scale = jnp.where(scale < tiny, jnp.ones_like(scale), scale)
         return jnp.round(x / scale) * scale
 
-    x = jnp.linspace(-0.01, 0.01, 64).astype(jnp.float16)
+    x = jnp.linspace(-0.01, 0.01, 64).astype(F16)
     assert not quantized(x).any()
     assert audit_precision(quantized, x, seconds=0).error == pytest.approx(1)
 
 
 def test_a_number_of_float32_is_its_shortest_decimal():
-    x = X.astype(jnp.float32)
+    x = X.astype(F32)
     exact = np.asarray(x, np.float64) * 0.1
     report = audit_precision(lambda x: x * 0.1, x)
     assert report.error == pytest.approx(off(x * 0.1, exact), rel=0.01)
     assert report.losses[0].constant == "0.1 -> 0.100000001"
 
 
-def average(x):
-    step = lambda mean, x: (0.999 * mean + 0.001 * x, None)
-    return lax.scan(step, x, jnp.zeros((20, 64), x.dtype))[0]
-
-
 def test_under_a_profiler_the_numbers_are_the_same():
-    ignore = lambda *_: None
+    ignore, args = lambda *_: None, (X, jnp.zeros((20, 64), BF16))
     sys.setprofile(ignore)
     try:
-        report = audit_precision(average, X)
+        report = audit_precision(average, *args)
         assert sys.getprofile() is ignore
     finally:
         sys.setprofile(None)
     with cProfile.Profile():
-        profiled = audit_precision(average, X)
+        profiled = audit_precision(average, *args)
     for each in (report, profiled):
         assert each.losses[0].constant == "0.999 -> 1"
 
@@ -163,3 +159,57 @@ def test_audits_in_overlapping_threads_leave_jax_as_it_was():
         thread.join()
     assert errors[0] == errors[1] > 0
     assert not jax.make_jaxpr(lambda x: x.astype(x.dtype))(X).eqns
+
+
+SQUARE = normal(0, 64, 64, dtype=BF16)
+
+
+def astype(h):
+    return h.astype(BF16)
+
+
+CASTS = {
+    "astype": astype,
+    "asarray": lambda h: jnp.asarray(h, dtype="bfloat16"),
+    "convert": lambda h: lax.convert_element_type(h, BF16),
+    "type": lambda h: BF16(h),
+    "in jit": jax.jit(astype),
+    "in checkpoint": jax.checkpoint(astype),
+}
+
+
+def cast_of_a_sine(cast, beside=0):
+    def f(x):
+        h = jnp.sin(x * 3)
+        return jnp.exp(cast(h).astype(F32)) + beside * h.astype(F32)
+
+    return f
+
+
+def left_by_hand(f, beside=0):
+    """What is left of the squared error if the first line is in float32."""
+    exact = jnp.sin(SQUARE.astype(F32) * 3)
+    exact = jnp.exp(exact) + beside * exact
+    with jax.disable_jit():
+        return (off(f(SQUARE.astype(F32)), exact) / off(f(SQUARE), exact)) ** 2
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_what_is_left_is_what_the_advice_leaves(name):
+    f = cast_of_a_sine(CASTS[name])
+    f(SQUARE)  # what was traced before is seen
+    (loss, *_) = audit_precision(f, SQUARE).losses
+    assert loss.origin.code == "h = jnp.sin(x * 3)"
+    assert loss.left == pytest.approx(left_by_hand(f), rel=0.01)
+    assert loss.left > 0.05
+
+
+@pytest.mark.parametrize("cast", [jnp.asarray, lambda h: h.astype(h.dtype)])
+def test_what_asks_for_no_dtype_keeps_it(cast):
+    assert audit_precision(cast_of_a_sine(cast), SQUARE).losses[0].left == 0
+
+
+def test_what_is_used_beside_the_cast_stays_wide():
+    f = cast_of_a_sine(astype, beside=1)
+    by_hand = left_by_hand(f, beside=1)
+    assert audit_precision(f, SQUARE).losses[0].left == pytest.approx(by_hand, rel=0.02)

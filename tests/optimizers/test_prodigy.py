@@ -16,6 +16,7 @@ from tests.support.helpers import assert_close, assert_same, types
 from tests.support.quadratic import make_params, run
 
 F8 = jnp.float8_e4m3fn
+PAIR = {name: jnp.ones(10_000, BF16) for name in "ab"}
 third_party = pytest.mark.third_party
 
 
@@ -61,10 +62,9 @@ def are_independent(one, other):
 
 def test_the_noise_of_each_step_and_leaf_is_independent():
     opt = prodigy(5e-4, estim_lr0=1.0, growth_rate=1.0)
-    params = {name: jnp.ones(10_000, BF16) for name in "ab"}
     step = jax.jit(opt.update)
-    updates, state = step(params, opt.init(params), params)
-    noise = [*moved(updates), *moved(step(params, state, params)[0])]
+    updates, state = step(PAIR, opt.init(PAIR), PAIR)
+    noise = [*moved(updates), *moved(step(PAIR, state, PAIR)[0])]
     for i, one in enumerate(noise):
         assert 0.1 < one.mean() < 0.9
         assert all(are_independent(one, other) for other in noise[:i])
@@ -76,12 +76,11 @@ def test_the_noise_of_each_step_and_leaf_is_independent():
 )
 def test_seeds_tell_optimizers_apart(seeds, is_same):
     """In `multi_transform` they would otherwise count steps and leaves alike."""
-    params = {name: jnp.ones(10_000, BF16) for name in "ab"}
     parts = {
         seed_of: prodigy(5e-4, estim_lr0=1.0, seed=s) for seed_of, s in zip("ab", seeds)
     }
     opt = optax.multi_transform(parts, {"a": "a", "b": "b"})
-    updates, _ = jax.jit(opt.update)(params, opt.init(params), params)
+    updates, _ = jax.jit(opt.update)(PAIR, opt.init(PAIR), PAIR)
     assert are_independent(*moved(updates)) != is_same
 
 

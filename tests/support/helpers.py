@@ -131,6 +131,11 @@ def assert_close(one: Any, other: Any, **tolerance: Any) -> None:
         np.testing.assert_allclose(a, b, **tolerance)
 
 
+def average(mean: Any, xs: Any) -> Any:
+    """A moving average with a decay that bfloat16 rounds to 1."""
+    return jax.lax.scan(lambda mean, x: (0.999 * mean + 0.001 * x, None), mean, xs)[0]
+
+
 def normal(seed: int, *shape: int, dtype: Any = jnp.float32) -> jax.Array:
     """Draws an array in float32, and rounds it to a dtype, of which nothing is compiled."""
     drawn = np.random.default_rng(seed).standard_normal(shape, np.float32)

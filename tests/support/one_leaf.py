@@ -7,6 +7,10 @@ import jax.numpy as jnp
 import optax
 from jax import tree_util
 
+from tests.support.dtypes import BF16, F32
+
+PARAMS, NARROW = {"w": jnp.ones(3, F32)}, {"w": jnp.ones(3, BF16)}
+
 
 class State(NamedTuple):
     """One leaf."""
@@ -49,12 +53,12 @@ def dict_leaf(init, update):
 
 def one_update(opt, params=None, grads=None):
     """The first state, and what one update makes of it."""
-    params = {"w": jnp.ones(3, jnp.float32)} if params is None else params
+    params = PARAMS if params is None else params
     state = opt.init(params)
     return state, *opt.update(params if grads is None else grads, state, params)
 
 
-def widen(dtype=jnp.float32):
+def widen(dtype=F32):
     """Updates in a dtype."""
     cast = lambda updates, _: tree_util.tree_map(lambda u: u.astype(dtype), updates)
     return optax.stateless(cast)

@@ -1,15 +1,13 @@
 """The five reports behind dtypeguard: how each fails bare, and that ours pass."""
 
-import pathlib
-
 import optax
 import pytest
 
 from tests.releases import RELEASES, table_in
 from tests.support.helpers import in_optax
+from tests.support.pages import DOCS
 from tests.support.reports import MISSING, PASSES, REPORTS, cell, outcomes
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "contract.md"
 by_report = pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.id)
 
 pytestmark = pytest.mark.third_party
@@ -25,7 +23,7 @@ def test_a_report(report):
         pytest.skip(f"nothing is known of optax {optax.__version__}")
     live = report.live.get(optax.__version__, PASSES)
     assert bare == (live if in_optax(report.needs) else MISSING)
-    rows = table_in(PAGE.read_text())
+    rows = table_in((DOCS / "contract.md").read_text())
     release = f"optax {optax.__version__}, "
     cells = [row[report.title] for name, row in rows.items() if name.startswith(release)]
     assert cells

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.third_party
 PARAMS = {"b": jnp.zeros(2), "w": jnp.ones(3)}
 FEWER = {"w": jnp.ones(3)}
 INTS = {"n": jnp.ones(2, jnp.int32)}
-STATE = guard(optax.adam(1e-3)).init(PARAMS)
+ADAM = optax.adam(1e-3)
+STATE = guard(ADAM).init(PARAMS)
 
 
 def step(carry):

@@ -13,9 +13,9 @@ import dtypeguard
 from dtypeguard import audit_precision
 from dtypeguard.testing import check_precision
 from tests.support.dtypes import BF16, F32
-from tests.support.helpers import marked, needs_numbers
+from tests.support.helpers import marked, users_programs
 
-pytestmark = [pytest.mark.third_party, needs_numbers]
+pytestmark = users_programs
 
 
 def shape(*sizes, dtype=BF16):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from tests.support.every_primitive import OF_A_DTYPE, PRIMITIVES
-from tests.support.helpers import needs_numbers, set_x64, some
+from tests.support.helpers import set_x64, some, users_programs
 from tests.support.numeric import compiled, inputs, source
 from tests.support.plans_run import Planned, assert_same
 
-pytestmark = [pytest.mark.third_party, needs_numbers]
+pytestmark = users_programs
 WIDE = {"bfloat16": "float32", "float16": "float32", "float32": "float64"}
 
 

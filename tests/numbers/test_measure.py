@@ -15,9 +15,9 @@ from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import set_x64
 from dtypeguard.testing import check_precision
 from tests.support.dtypes import BF16, F32
-from tests.support.helpers import needs_numbers, normal
+from tests.support.helpers import normal, users_programs
 
-pytestmark = [pytest.mark.third_party, needs_numbers]
+pytestmark = users_programs
 
 
 @pytest.mark.parametrize("size", [2.0**-85, 2.0**126])

@@ -14,9 +14,9 @@ from dtypeguard import PrecisionReport, audit_precision
 from dtypeguard.testing import check_precision
 from tests.support import helpers
 from tests.support.dtypes import BF16, F16, F32
-from tests.support.helpers import average, needs_numbers
+from tests.support.helpers import average, users_programs
 
-pytestmark = [pytest.mark.third_party, needs_numbers]
+pytestmark = users_programs
 normal = functools.partial(helpers.normal, dtype=BF16)
 AVERAGED = jnp.ones(3, BF16), jnp.zeros((500, 3), BF16)
 

@@ -12,9 +12,9 @@ from jax import lax
 
 from dtypeguard import Policy, apply_updates, audit_precision, guard, guard_step
 from tests.support.dtypes import BF16, F16, F32
-from tests.support.helpers import needs_numbers, normal
+from tests.support.helpers import normal, users_programs
 
-pytestmark = [pytest.mark.third_party, needs_numbers]
+pytestmark = users_programs
 IN_FLOAT32 = Policy(compute_dtype=F32)
 X = normal(1, 16, 8, dtype=BF16)
 PARAMS = {"w": normal(0, 8, 4, dtype=BF16)}

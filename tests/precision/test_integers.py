@@ -9,9 +9,9 @@ from jax import lax
 from dtypeguard import audit_precision
 from dtypeguard.testing import check_precision
 from tests.support.dtypes import F32, F64, I8, I32, U32
-from tests.support.helpers import needs_numbers, set_x64
+from tests.support.helpers import set_x64, users_programs
 
-pytestmark = [pytest.mark.third_party, needs_numbers]
+pytestmark = users_programs
 X, KEY = jnp.ones(3), jax.random.key(0)
 ZERO = np.uint32(0)
 

@@ -15,14 +15,14 @@ from tests.support.helpers import (
     HAS_X64_SCOPE,
     need,
     needs_explicit_x64,
-    needs_numbers,
     normal,
     set_explicit_x64,
     set_x64,
     some,
+    users_programs,
 )
 
-pytestmark = [pytest.mark.third_party, needs_numbers]
+pytestmark = users_programs
 NARROW = normal(1, 4, 4, dtype=BF16)  # its error is not of the last rounding alone
 
 

@@ -13,9 +13,9 @@ from jax import lax
 from dtypeguard import audit_precision
 from tests.support import products
 from tests.support.dtypes import BF16, F64
-from tests.support.helpers import need, needs_numbers, normal, set_x64, some
+from tests.support.helpers import need, normal, set_x64, some, users_programs
 
-pytestmark = [pytest.mark.third_party, needs_numbers]
+pytestmark = users_programs
 
 
 def kernel(x, y, w, around="contextlib.nullcontext()"):

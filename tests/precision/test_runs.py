@@ -11,11 +11,11 @@ from jax import lax
 from dtypeguard import audit_precision
 from tests.support import helpers
 from tests.support.dtypes import BF16, F16, F32
-from tests.support.helpers import needs_numbers
+from tests.support.helpers import users_programs
 from tests.support.references import cast
 from tests.support.trained import written
 
-pytestmark = [pytest.mark.third_party, needs_numbers]
+pytestmark = users_programs
 
 
 normal = functools.partial(helpers.normal, dtype=BF16)

@@ -9,9 +9,9 @@ from jax import random
 
 from dtypeguard import audit_precision
 from tests.support.dtypes import BF16, F16, F32, F64
-from tests.support.helpers import needs_numbers, normal
+from tests.support.helpers import normal, users_programs
 
-pytestmark = [pytest.mark.third_party, needs_numbers]
+pytestmark = users_programs
 KEY = random.key(0)
 X, W = normal(0, 64, 8), normal(1, 8)
 NARROW = normal(2, 9, dtype=BF16)

@@ -6,10 +6,10 @@ import pytest
 
 from dtypeguard import audit_precision
 from tests.support import references
-from tests.support.helpers import needs_numbers, normal
+from tests.support.helpers import normal, users_programs
 from tests.support.trained import written
 
-pytestmark = [pytest.mark.third_party, needs_numbers]
+pytestmark = users_programs
 
 MODEL = """
 import jax, jax.numpy as jnp

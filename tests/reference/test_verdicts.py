@@ -9,11 +9,11 @@ from jax import lax
 from dtypeguard import audit_precision
 from dtypeguard.testing import check_precision
 from tests.support import references
-from tests.support.helpers import needs_numbers, normal, set_x64
+from tests.support.helpers import normal, set_x64, users_programs
 from tests.support.products import as_on
 from tests.support.references import BF16, F32, compared
 
-pytestmark = [pytest.mark.third_party, needs_numbers]
+pytestmark = users_programs
 # One of each kind; the benchmark has all.
 CASES = [*references.ROUNDING[0:5:2], *references.DIFFER[1:6:4], *references.OUTPUTS[:2]]
 X = normal(0, 8, 16)

@@ -41,6 +41,8 @@ WARNINGS_ARE_ERRORS = (
 needs_x64_scope = pytest.mark.skipif(not HAS_X64_SCOPE, reason="needs JAX >= 0.7")
 needs_numbers = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 needs_explicit_x64 = pytest.mark.skipif(not HAS_EXPLICIT_X64, reason="needs JAX >= 0.10")
+# For files of programs as users write them, whose numbers are measured.
+users_programs = [pytest.mark.third_party, needs_numbers]
 
 
 def in_optax(name: str) -> bool:

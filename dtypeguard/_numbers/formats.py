@@ -4,6 +4,7 @@ A device that rounds float32 operands multiplies the rounded ones exactly, and a
 float32. With three passes, products with what rounding has taken away are added.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -90,6 +91,16 @@ class Formats(NamedTuple):
     narrow: np.dtype | None = None
     products: str | None = None
     mended: str = "HIGHEST"
+
+    @property
+    def levels(self) -> Sequence[str | None]:
+        """The precisions of a wide product, the cheapest first; None where a dtype is."""
+        if self.products is None:
+            return [None]
+        default, high, _ = _SETTINGS[self.products]
+        if high == default:
+            return ["HIGHEST"]
+        return ["HIGH", "HIGHEST"]
 
     def written(self, dtype: DType) -> DType:
         """Returns the dtype in which the program computes a value."""

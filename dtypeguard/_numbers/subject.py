@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import inspect
-import operator
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -185,7 +184,7 @@ def with_owner(function: Function, args: Args) -> tuple[Function, Args]:
         return function.__func__, (owner, *args)
     # A module that is called may change itself.
     if is_in_place(function):
-        return operator.call, (function, *args)
+        return type(function).__call__, (function, *args)
     return function, args
 
 

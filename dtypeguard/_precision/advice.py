@@ -25,7 +25,7 @@ def remedy_of(line: Line, fix: WideRun, prepared: Prepared) -> str:
     elif is_installed(origin.file):
         place = f"the call of {package(origin.file)} at {origin.users}"
     if fix.level is not None:
-        return _remedy_of_product(line, fix.level, place)
+        return _remedy_of_product(line, origin, fix.level, place)
     # Of complex numbers alone, it is a complex one.
     name = max(str(formats.widened(jnp.dtype(dtype))) for dtype in line.dtypes)
     wide = f"jnp.{name}"
@@ -68,14 +68,17 @@ def _remedy_of_casts(line: Line, origin: Origin, wide: str) -> str:
     return f"{text}, or let it round at random by {STOCHASTICALLY}."
 
 
-def _remedy_of_product(line: Line, level: str, place: str) -> str:
+def _remedy_of_product(line: Line, origin: Origin, level: str, place: str) -> str:
     """Returns what to write where a product needs a higher precision."""
     # With a default set, a product has its precision from there, and a context can change
     # it; what it asks for itself, no context changes.
     has_default = getattr(jax.config, "jax_default_matmul_precision", None) is not None
     if line.has_asked and not has_default:
+        # A package asks on a line of its own, not where it is called.
+        if origin.file:
+            place = str(origin)
         return (
-            f"On {line.origin}, write precision=jax.lax.Precision.{level}: "
+            f"On {place}, write precision=jax.lax.Precision.{level}: "
             "it asks for less itself."
         )
     return f'Put `with jax.default_matmul_precision("{level.lower()}"):` around {place}.'

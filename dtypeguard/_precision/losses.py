@@ -51,7 +51,7 @@ def with_losses(
     candidates = (order if flipped > _MOSTLY else important)[:_MOST_ALONE]
     # What no run was made for is unknown.
     fix = WideRun()
-    left_if_wide = {}
+    tried = []
     scaling = None
     with limit.phase(1.0):
         prepared.show("looking for a small set of lines")
@@ -71,13 +71,10 @@ def with_losses(
         elif error <= bound:
             fix = runs.nothing
         elif order or limit.is_complete:
+            tried = candidates
             # Each next level multiplies the products that a device does.
-            products = prepared.formats.products
-            levels = [None] if products is None else ["HIGH", "HIGHEST"]
-            for level in levels:
+            for level in prepared.formats.levels:
                 fix = fix_of(runs, bound, order, candidates, level)
-                for number in candidates:
-                    left_if_wide[number] = runs.with_wide([number], level).remaining
                 if fix.error <= bound:
                     break
     rows = []
@@ -85,13 +82,18 @@ def with_losses(
         if number not in important and number not in fix.lines:
             continue
         line = measures.program.lines[number]
+        left_if_wide = math.nan
+        with limit.phase(1.0):
+            # The search has made this run, unless its time was over before.
+            if number in tried:
+                left_if_wide = runs.with_wide([number], fix.level).remaining
         rows.append(
             LineLoss(
                 origin=line.origin,
                 # Shares are parts of the rounding; decisions have the rest of the error.
                 share=shares[number] * (1 - flipped),
                 alone=measures.alone(number),
-                left=left_if_wide.get(number, math.nan),
+                left=left_if_wide,
                 dtypes=tuple(sorted(line.dtypes)),
                 constant=line.rounded_constant,
                 remedy=remedy_of(line, fix, prepared) if number in fix.lines else "",

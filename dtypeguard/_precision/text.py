@@ -302,7 +302,7 @@ def _notes(figures: Figures) -> Iterator[str]:
             f"0 but for rounding, in {figures.run.wide} as well, or made of such values, "
             f"and counted only if there are no others: {few_of(vanishing)}."
         )
-    if not figures.is_traced_wide:
+    if not figures.is_traced_wide and figures.run.matmul_precision is None:
         yield (
             "It does not trace with float32 arguments, so its constants count as they are."
         )

@@ -235,9 +235,11 @@ def test_an_array_of_an_explicit_dtype_is_named():
 
 def test_what_does_not_trace_with_float32_arguments_says_so():
     turn = lambda h, x: ((h + 0.797) * x, None)
-    report = audit_precision(lambda x: lax.scan(turn, jnp.zeros((), BF16), x)[0], PARAM)
+    f = lambda x: lax.scan(turn, jnp.zeros((), BF16), x)[0]
+    report = audit_precision(f, PARAM)
     assert not report.is_traced_wide
     assert "does not trace with float32 arguments" in str(report)
+    assert "not trace" not in str(audit_precision(f, PARAM, matmul_precision="tpu"))
     assert [row.value for row in report.unknown] == [float(BF16(0.797))]
 
 

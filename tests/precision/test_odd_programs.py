@@ -116,6 +116,9 @@ def test_a_flax_module_that_changes_in_place_is_an_argument_of_its_method():
     model.eval()
     report = audit_precision(model, NARROW, reference=lambda x: model(x))
     assert report.differences[0].verdict == "rounding"
+    # Its signature is that of its class.
+    with pytest.raises(ValueError, match="First the input inputs is not"):
+        audit_precision(nnx.Linear(4, 4, rngs=rngs), X * jnp.nan)
 
 
 @pytest.mark.optimized

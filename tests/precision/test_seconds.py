@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import dtypeguard
+from dtypeguard._precision import fix, losses
 from tests.support.helpers import Terminal, needs_numbers, normal
 
 pytestmark = needs_numbers
@@ -79,6 +80,19 @@ def test_ctrl_c_prints_what_there_is(monkeypatch, capsys):
     assert "Interrupted. Lines not measured: 2;" in text
     text = interrupted(three_lines, X, "small set of lines", 1, monkeypatch, capsys)
     assert "Interrupted. Lines not measured: 0; the others explain 100%" in text
+
+
+def test_ctrl_c_in_the_search_for_a_fix_prints_its_runs(monkeypatch, capsys):
+    def search(*args):
+        fix.fix_of(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(losses, "fix_of", search)
+    with pytest.raises(KeyboardInterrupt):
+        dtypeguard.audit_precision(three_lines, X)
+    monkeypatch.undo()
+    most_important = str(dtypeguard.audit_precision(three_lines, X)).splitlines()[2]
+    assert most_important in capsys.readouterr().out
 
 
 def overflowing(x):

@@ -26,7 +26,7 @@ from .evaluate import (
     unchanged_dtype,
 )
 from .formats import Formats, product
-from .host import cast_on_host, computed_on_host, host_array
+from .host import NotOnHost, cast_on_host, computed_on_host, host_array
 from .plans import ROUNDED, WIDE, WRITTEN, Computes
 from .primitives import Results, is_inexact
 from .program import NumericProgram
@@ -76,15 +76,21 @@ _ROUNDED_ONCE = frozenset(["add", "add_any", "sub", "mul", "sqrt", "square"])
 _ON_CPU_IN_FLOAT32 = frozenset(["dot_general", "conv_general_dilated"])
 
 
+def _is_in_float32(node: Node, operands: Arrays) -> bool:
+    """Returns whether XLA computes a product of 16 bits in float32."""
+    if node.name not in _ON_CPU_IN_FLOAT32 or jax.default_backend() != "cpu":
+        return False
+    # Of operands of two dtypes it rounds the wider one first.
+    return all(bits(operand.dtype) == 16 for operand in operands)
+
+
 def _rounded_alike(*arrays: Leaf) -> Leaf:
     """Returns what `rounded_as` does, on the host or compiled."""
-    host_arrays = []
-    for array in arrays:
-        on_host = host_array(array)
-        if on_host is None:
-            return _compiled_rounding(*arrays)
-        host_arrays.append(on_host)
-    return rounded_as(*host_arrays)
+    try:
+        host_arrays = map(host_array, arrays)
+        return rounded_as(*host_arrays)
+    except NotOnHost:
+        return _compiled_rounding(*arrays)
 
 
 class Rule(NamedTuple):
@@ -170,10 +176,10 @@ class Arithmetic:
         if self.is_traced:
             converted = as_dtype(value, dtype)
             return self._fenced(converted)
-        cast = cast_on_host(value, dtype)
-        if cast is None:
+        try:
+            return cast_on_host(value, dtype)
+        except NotOnHost:
             return _compiled_cast(value, dtype)
-        return cast
 
     def _operands(self, node: Node, values: Values, rule: Rule) -> Results:
         """Returns the operands of an equation by a rule."""
@@ -228,17 +234,17 @@ class Arithmetic:
             # No other dtype computes it, so both sides have it as written.
             results = self.own(node, values)
             if isinstance(entry, Computes):  # as `autocast` does
-                results = self._all_settled(results, entry.of)
+                results = self._all_settled(node, results, entry.of)
             else:
                 self.program.leave_out(node.stack)
         results = list(map(self._fenced, results))
         return operands, results
 
-    def _all_settled(self, results: Arrays, dtype_of: DtypeOf) -> Results:
-        """Returns results in the dtypes that a rule makes."""
+    def _all_settled(self, node: Node, results: Arrays, dtype_of: DtypeOf) -> Results:
+        """Returns the results of an equation in the dtypes that a rule makes."""
         settled = []
-        for result in results:
-            dtype = dtype_of(result.dtype)
+        for result, var in zip(results, node.eqn.outvars):
+            dtype = dtype_of(var.aval.dtype)
             settled.append(self.settled(result, dtype))
         return settled
 
@@ -251,37 +257,27 @@ class Arithmetic:
         dtype_of = self.rule(entry).makes
         if entry == WRITTEN and self._only_rounds(node):
             results = self.own(node, operands)
-            return self._all_settled(results, dtype_of)
-        is_wide = entry != WRITTEN
-        algorithm = self.formats.algorithm(eqn, is_wide)
+            return self._all_settled(node, results, dtype_of)
+        algorithm = self.formats.algorithm(eqn, entry != WRITTEN)
         if algorithm is not None:
             return product(eqn, operands, algorithm)
         if self.is_traced:
             return evaluate(eqn, operands, dtype_of)
-        results = computed_on_host(eqn, operands, dtype_of)
-        if results is not None:
-            return results
-        is_product = node.name in _ON_CPU_IN_FLOAT32 and bits(operands[0].dtype) == 16
-        if is_product and jax.default_backend() == "cpu":
+        # XLA does the same, and takes ten times as long to compile that.
+        if _is_in_float32(node, operands):
             dtype = dtype_of(eqn.outvars[0].aval.dtype)
-            return self._product_in_float32(node, operands, dtype)
-        params = retyped_params(eqn, dtype_of)
+            wide_dtype = np.promote_types(dtype, np.float32)
+            in_float32 = Computes(wide_dtype, wide_dtype)
+            _, results = self._unscaled(node, operands, in_float32)
+            return self._all_settled(node, results, dtype_of)
+        try:
+            return computed_on_host(eqn, operands, dtype_of)
+        except NotOnHost:
+            params = retyped_params(eqn, dtype_of)
         try:
             return _compiled(eqn.primitive, params, *operands)
         except ValueError:  # a parameter has no hash
             return bound(eqn.primitive, params, *operands)
-
-    def _product_in_float32(self, node: Node, operands: Results, dtype: DType) -> Results:
-        """Returns a product of 16 bits, computed in float32.
-
-        So does XLA, which takes ten times as long to compile that.
-        """
-        wide_dtype = np.promote_types(dtype, np.float32)
-        in_float32 = Computes(wide_dtype, wide_dtype)
-        rule = self.rule(in_float32)
-        wide_operands = self._operands(node, operands, rule)
-        (result,) = self._evaluated(node, wide_operands, in_float32)
-        return [self.settled(result, dtype)]
 
     def _only_rounds(self, node: Node) -> bool:
         """Returns whether nothing computes an equation in the narrow dtype."""

@@ -1,8 +1,11 @@
 """Computes with NumPy, on a CPU, the equations that XLA computes bit for bit alike.
 
-XLA takes 30 ms to compile an equation, and a call of it ten times as long as NumPy.
+XLA takes 30 ms to compile an equation, and a call of it ten times as long as NumPy. Where
+XLA makes other numbers, or its arrays are elsewhere, functions here raise `NotOnHost`.
 """
 
+import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -38,124 +41,121 @@ _UFUNCS: dict[str, Callable[..., Any]] = {
     "ge": np.greater_equal,
 }
 
-# Formats of fewer bits are cast by XLA alone: NumPy refuses some, or rounds them twice.
-_CAST_ALIKE = frozenset(map(np.dtype, [*"?bBhHiIqQefd", jnp.bfloat16]))
+_INTEGERS = frozenset(map(np.dtype, "bBhHiIqQ"))
+_FLOATS = frozenset(map(np.dtype, ["e", "f", "d", jnp.bfloat16]))
+# NumPy refuses some formats of fewer bits, or rounds to them twice.
+_CASTS = {*itertools.product(_FLOATS, _FLOATS)}
+# From floats to integers XLA takes the nearest integer for what does not fit.
+_EXACT = _INTEGERS | {np.dtype(bool)}
+_CASTS.update(itertools.product(_EXACT, _EXACT | _FLOATS))
+# XLA rounds to float32 in between.
+_CASTS.remove((np.dtype("float64"), np.dtype("float16")))
 
-_TINY = {dtype: np.finfo(dtype).tiny for dtype in map(np.dtype, "fd")}
+# XLA has 0 for smaller numbers.
+_SMALLEST = {np.dtype(code): np.finfo(code).tiny for code in "fd"}
 
 
-def computed_on_host(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Results | None:
-    """Returns the results of an equation by NumPy; None if XLA has to compute it."""
+class NotOnHost(Exception):
+    """XLA alone computes this, or makes other numbers of it than NumPy."""
+
+
+def computed_on_host(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Results:
+    """Returns the results of an equation by NumPy."""
     name = eqn.primitive.name
     if name == "integer_pow" and eqn.params["y"] == 2:
         name = "square"
     if name not in ON_HOST:
-        return None
-    arrays = [host_array(operand) for operand in operands]
-    if any(array is None for array in arrays):
-        return None
-    if name in _UFUNCS:
-        result = _elementwise(_UFUNCS[name], arrays)
-    elif name in _REARRANGED:
-        result = _REARRANGED[name](eqn, *arrays)
-    else:
+        raise NotOnHost
+    if name == "convert_element_type":
         dtype = dtype_of(eqn.params["new_dtype"])
-        result = cast_on_host(arrays[0], dtype)
-    if result is None:
-        return None
-    return [result]
+        return [cast_on_host(operands[0], dtype)]
+    arrays = list(map(host_array, operands))
+    if name in _REARRANGED:
+        return [_REARRANGED[name](eqn, *arrays)]
+    return [_elementwise(_UFUNCS[name], arrays)]
 
 
-def host_array(array: Leaf) -> Leaf | None:
-    """Returns an array of numbers in NumPy's memory; None if it is on another device."""
+def host_array(array: Leaf) -> Leaf:
+    """Returns an array of numbers in NumPy's memory."""
     if isinstance(array, np.ndarray):
         return array
     if isinstance(array, Tracer) or kind(array.dtype) is None:
-        return None
+        raise NotOnHost
     # What is put on another device stays there, and so does what is put on a mesh: its type
     # has that, if only of one device.
-    if not isinstance(array.sharding, jax.sharding.SingleDeviceSharding):
-        return None
-    if array.devices() != set(jax.local_devices(backend="cpu")[:1]):
-        return None
+    if jax.default_backend() != "cpu" or array.sharding != _sharding_on_host():
+        raise NotOnHost
     return np.asarray(array)
 
 
-def cast_on_host(value: Leaf, dtype: DType) -> Leaf | None:
-    """Returns a value in a dtype; None where XLA has other numbers, or has to cast it."""
+@functools.cache
+def _sharding_on_host() -> jax.sharding.Sharding:
+    first_cpu = jax.local_devices()[0]
+    return jax.sharding.SingleDeviceSharding(first_cpu)
+
+
+def cast_on_host(value: Leaf, dtype: DType) -> Leaf:
+    """Returns a value in a dtype."""
     array = host_array(value)
-    dtypes = [value.dtype, dtype]
-    if array is None or not _CAST_ALIKE.issuperset(dtypes):
-        return None
-    # XLA takes the nearest integer for what does not fit.
-    if kind(value.dtype) == "float" and kind(dtype) != "float":
-        return None
-    # XLA rounds to float32 in between.
-    if dtypes == [np.float64, np.float16]:
-        return None
+    dtypes = (array.dtype, dtype)
+    if dtypes not in _CASTS:
+        raise NotOnHost
     result = array.astype(dtype)
-    if np.float64 in dtypes and any(map(_has_tiny, [array, result])):
-        return None
+    # Between float32 and 16 bits, XLA keeps smaller numbers as well.
+    if np.float64 in dtypes:
+        _check_sizes([array, result])
     return result
 
 
-def _has_tiny(array: np.ndarray) -> bool | np.bool_:
-    """Returns whether XLA has 0 for a number: for one smaller than the normal ones."""
-    # It computes what has 16 bits in float32.
-    dtype = np.promote_types(array.dtype, np.float32)
-    sizes = np.abs(array, dtype=dtype)
-    tiny = _TINY[dtype]
-    # Most arrays have neither zeros nor smaller numbers.
-    if sizes.min(initial=1) >= tiny:
-        return False
-    is_small = sizes < tiny
-    # Zeros are what they are.
-    return sizes[is_small].any()
+def _check_sizes(arrays: Arrays) -> None:
+    """Raises an error where numbers are smaller than the normal ones."""
+    for array in arrays:
+        # XLA computes what has 16 bits in float32.
+        dtype = np.promote_types(array.dtype, np.float32)
+        sizes = np.abs(array, dtype=dtype)
+        is_small = (sizes > 0) & (sizes < _SMALLEST[dtype])
+        if is_small.any():
+            raise NotOnHost
 
 
-def _elementwise(ufunc: Callable[..., Any], arrays: list[Any]) -> Leaf | None:
-    """Returns the result of an elementwise function; None where XLA has another."""
+def _elementwise(ufunc: Callable[..., Any], arrays: Results) -> Leaf:
+    """Returns the result of an elementwise function."""
     dtype = arrays[0].dtype
-    if dtype not in _CAST_ALIKE:
-        return None
-    if kind(dtype) == "int" and ufunc is not np.divide:
+    if dtype in _INTEGERS and ufunc is not np.divide:
         return np.asarray(ufunc(*arrays))
-    if kind(dtype) != "float":
-        return None
-    # XLA divides bfloat16 in float32.
-    if ufunc is np.divide and dtype != jnp.bfloat16:
+    if dtype not in _FLOATS:
+        raise NotOnHost
+    if ufunc is np.divide:
         return _quotient(*arrays)
-    return _rounded_once(ufunc, arrays)
+    return _rounded_once(ufunc, *arrays)
 
 
-def _quotient(dividend: np.ndarray, divisor: np.ndarray) -> Leaf | None:
-    # XLA multiplies by the reciprocal of what it repeats.
-    if divisor.size == np.broadcast(dividend, divisor).size:
-        return _rounded_once(np.divide, [dividend, divisor])
-    numerators = np.ones_like(divisor)
-    reciprocal = _rounded_once(np.divide, [numerators, divisor])
-    if reciprocal is None:
-        return None
-    return _rounded_once(np.multiply, [dividend, reciprocal])
+def _quotient(dividend: np.ndarray, divisor: np.ndarray) -> Leaf:
+    is_repeated = divisor.size < np.broadcast(dividend, divisor).size
+    # XLA multiplies by the reciprocal of what it repeats, but divides bfloat16 in float32.
+    if is_repeated and divisor.dtype != jnp.bfloat16:
+        numerators = np.ones_like(divisor)
+        reciprocal = _rounded_once(np.divide, numerators, divisor)
+        return _rounded_once(np.multiply, dividend, reciprocal)
+    return _rounded_once(np.divide, dividend, divisor)
 
 
-def _rounded_once(ufunc: Callable[..., Any], arrays: list[Any]) -> Leaf | None:
-    """Returns the exact result rounded to the dtype; None where XLA has 0 for a number."""
+def _rounded_once(ufunc: Callable[..., Any], *arrays: np.ndarray) -> Leaf:
+    """Returns the exact result rounded to the dtype."""
     dtype = arrays[0].dtype
     # What is rounded to float32 first is rounded to 16 bits as if it were exact.
     wide_dtype = np.promote_types(dtype, np.float32)
     wide_arrays = [array.astype(wide_dtype, copy=False) for array in arrays]
     result = np.asarray(ufunc(*wide_arrays))
-    if any(map(_has_tiny, [*wide_arrays, result])):
-        return None
+    _check_sizes([*wide_arrays, result])
     if result.dtype == bool:
         return result
     return result.astype(dtype, copy=False)
 
 
-def _reshape(eqn: Equation, array: np.ndarray) -> np.ndarray | None:
+def _reshape(eqn: Equation, array: np.ndarray) -> np.ndarray:
     if eqn.primitive.name == "reshape" and eqn.params["dimensions"]:
-        return None  # it transposes first
+        raise NotOnHost  # it transposes first
     return array.reshape(eqn.outvars[0].aval.shape)
 
 
@@ -171,14 +171,15 @@ def _broadcast(eqn: Equation, array: np.ndarray) -> np.ndarray:
     return np.broadcast_to(array.reshape(sizes), shape)
 
 
-def _select(eqn: Equation, which: np.ndarray, *cases: np.ndarray) -> np.ndarray | None:
+def _select(eqn: Equation, which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
     if which.dtype != bool:
-        return None
-    return np.where(which, *reversed(cases))
+        raise NotOnHost
+    # Both are the same where there is one.
+    return np.where(which, cases[-1], cases[0])
 
 
 # These return the numbers of their operands in other places.
-_REARRANGED: dict[str, Callable[..., Leaf | None]] = {
+_REARRANGED: dict[str, Callable[..., Leaf]] = {
     "reshape": _reshape,
     "squeeze": _reshape,
     "transpose": _transpose,

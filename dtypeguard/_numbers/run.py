@@ -6,6 +6,7 @@ as they stand, and so is a whole program for the runs that a user waits for.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -135,14 +136,12 @@ class Run(Walk[Any]):
     def all_crossed(
         self,
         values: Iterable[Value],
-        variables: Sequence[Variable],
+        variables: Iterable[Variable],
         entry: int | None,
     ) -> Results:
         """Returns values in the dtypes in which they enter or leave a block."""
-        crossed: Results = []
-        for value, var in zip(values, variables):
-            crossed.append(self._crossed(value, var, entry))
-        return crossed
+        entries = itertools.repeat(entry)
+        return list(map(self._crossed, values, variables, entries))
 
     def _crossed(self, value: Value, var: Variable, entry: int | None) -> Leaf:
         if entry is None:
@@ -165,14 +164,9 @@ class Run(Walk[Any]):
         return WRITTEN
 
     def left(self, node, results):
-        variables = node.eqn.outvars
-        entries = self.plan.carried.get(node.number)
-        if entries is None:
-            return self.all_crossed(results, variables, self._default_entry)
-        crossed: Results = []
-        for value, var, entry in zip(results, variables, entries):
-            crossed.append(self._crossed(value, var, entry))
-        return crossed
+        default = itertools.repeat(self._default_entry)
+        entries = self.plan.carried.get(node.number, default)
+        return list(map(self._crossed, results, node.eqn.outvars, entries))
 
     def _entered(self, node: Node, operands: Values) -> LoopOperands[Value]:
         """Returns the operands of a loop inside of it, in their groups.

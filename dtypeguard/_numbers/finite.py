@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._leaves.types import Leaf
 from .._program.graph import Graph
 from .._program.jaxprs import Arrays, Stack
 from .._program.program import Node
@@ -17,8 +16,8 @@ from .measure import Measures
 from .primitives import Noted, is_inexact
 from .probes import DECISION, Probes
 
-# How many elements of results there are, by the number of the equation.
-_Counts = Counter[int]
+# How many elements of a result there are, by the number of the equation and its place.
+_Counts = Counter[tuple[int, str]]
 
 
 class Birth(NamedTuple):
@@ -59,18 +58,21 @@ def _first_birth(
     graph: Graph, bad: _Counts, born: _Counts, inputs: Arrays = ()
 ) -> Birth | None:
     """Returns the first birth from which bad values alone lead to an output."""
+    keys = {}
+    for value, node in graph.made_by.items():
+        place = node.eqn.outvars.index(graph.variables[value])
+        keys[value] = (node.number, str(place))
 
     def sources(value: int) -> Sequence[int]:
-        node = graph.made_by.get(value)
         # What is selected away is followed no further. Integers are finite in any dtype.
-        if node is not None and not bad[node.number]:
+        if value in keys and not bad[keys[value]]:
             return ()
         return graph.sources(value)
 
     births = []
     for value in graph.behind(graph.outputs, sources):
-        node = graph.made_by.get(value)
-        if node is not None and born[node.number]:
+        if value in keys and born[keys[value]]:
+            node = graph.made_by[value]
             births.append(Birth(node.number, node.stack))
         elif value < len(inputs):
             array = inputs[value]
@@ -109,30 +111,28 @@ def _counts(
             continue
         turns = np.reshape(figures, (-1, 2))
         count, born = turns.sum(axis=0)
-        counts[number] = int(count)
-        births[number] = int(born)
+        counts[number, name] = int(count)
+        births[number, name] = int(born)
     return counts, births
 
 
 def _note(node: Node, operands: Values, results: Values) -> Noted:
-    """Returns how many elements of results are not finite, and whether that is new."""
-    count: Leaf = np.int32(0)
-    has_nan: Leaf = np.bool_(False)
-    for result in map(wide_form, results):
-        if is_inexact(result):
-            numpy = numpy_for(result)
-            are_lost = ~numpy.isfinite(result)
-            count += numpy.sum(are_lost, dtype=np.int32)
-            has_nan |= numpy.isnan(result).any()
-    is_new = count > 0
-    # A constant that is rounded as written has made nothing yet.
-    for operand in map(wide_form, operands):
-        if is_inexact(operand):
-            numpy = numpy_for(operand)
-            is_new &= numpy.isfinite(operand).all()
-            # A number that is not one may come of infinity alone, which makes it new.
-            has_nan &= ~numpy.isnan(operand).any()
-    is_born = is_new | has_nan
-    numpy = numpy_for(is_born)
-    figures = numpy.stack([count, is_born.astype(np.int32)])
-    return {(node.number, "finite"): figures}
+    """Returns how many elements of each result are not finite, and whether that is new."""
+    noted = Noted()
+    for place, result in enumerate(map(wide_form, results)):
+        if not is_inexact(result):
+            continue
+        numpy = numpy_for(result)
+        are_lost = ~numpy.isfinite(result)
+        count = numpy.sum(are_lost, dtype=np.int32)
+        is_new = count > 0
+        has_new_nan = numpy.isnan(result).any()
+        # A constant that is rounded as written has made nothing yet.
+        for operand in map(wide_form, operands):
+            if is_inexact(operand):
+                is_new &= numpy.isfinite(operand).all()
+                # A number that is not one may come of infinity alone, which makes it new.
+                has_new_nan &= ~numpy.isnan(operand).any()
+        is_born = is_new | has_new_nan
+        noted[node.number, str(place)] = numpy.stack([count, is_born.astype(np.int32)])
+    return noted

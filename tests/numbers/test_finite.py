@@ -41,7 +41,8 @@ def batched(x):
 
 def jitted(x):
     safe = jnp.where(x > 9, jnp.exp(1000 * x), x)  # what is selected away is no cause
-    return jax.jit(lambda x: jnp.log(x - 3))(safe)  # infinite
+    _, ordered = lax.sort((jnp.log(0 * x), -safe), num_keys=1)  # nor what is left out
+    return jax.jit(jnp.log)(ordered)  # infinite
 
 
 def masked(x):

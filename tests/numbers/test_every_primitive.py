@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.every_primitive import OF_A_DTYPE, PRIMITIVES
-from tests.support.helpers import set_x64, some, users_programs
+from tests.support.helpers import off, set_x64, some, users_programs
 from tests.support.numeric import compiled, inputs, source
 from tests.support.plans_run import Planned, assert_same
 
@@ -75,11 +75,6 @@ def assert_close(one, other, units=16):
     np.testing.assert_allclose(one, other, 0, atol)
 
 
-def relative(x, exact):
-    x, exact = np.asarray(x), np.asarray(exact)
-    return np.linalg.norm(x - exact) / max(np.linalg.norm(exact), 1e-300)
-
-
 @pytest.mark.parametrize("seed", some(range(24), 3))
 def test_either_end_is_what_it_should_be(seed):
     """With no line rounding the program in float64, and with all of them as written."""
@@ -93,6 +88,6 @@ def test_either_end_is_what_it_should_be(seed):
         own = compiled(text, f"generated_{seed}.py")(*args)
     assert not planned.program.unexamined
     for line, wide, exact in zip(text.splitlines()[1:], none, wanted):
-        assert relative(wide, exact) < 1e-7, line
+        assert off(wide, exact) < 1e-7, line
     assert_same(written, every)
     assert_same(own, written)

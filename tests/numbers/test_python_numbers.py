@@ -12,7 +12,7 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from tests.support.dtypes import BF16, F16, F32
-from tests.support.helpers import average, needs_numbers, normal
+from tests.support.helpers import average, needs_numbers, normal, off
 
 pytestmark = needs_numbers
 X = jax.device_put(np.linspace(0.5, 1, 64).astype(BF16))
@@ -74,11 +74,6 @@ ROUNDED = {  # before the program sees it; some lines have another number that i
     "an axis": lambda x: jnp.mean(x.reshape(16, 4), 1) * 0.999,
     "a keyword": lambda x: jax.nn.leaky_relu(-x, negative_slope=0.999),
 }
-
-
-def off(made, exact):
-    made, exact = (np.asarray(x, np.float64) for x in (made, exact))
-    return np.linalg.norm(made - exact) / np.linalg.norm(exact)
 
 
 @pytest.mark.parametrize("name", ROUNDED)

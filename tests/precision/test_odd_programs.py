@@ -3,11 +3,12 @@
 import contextlib
 import re
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax, tree_util
+from jax import lax, random, tree_util
 
 from dtypeguard import audit_precision
 from tests.support.dtypes import BF16, F16, F32, F64, I32
@@ -16,6 +17,7 @@ from tests.support.helpers import (
     need,
     needs_explicit_x64,
     normal,
+    off,
     set_explicit_x64,
     set_x64,
     some,
@@ -178,10 +180,10 @@ def test_what_has_a_wide_form_runs_in_it(name):
         exact = tree_util.tree_leaves(jax.jit(f)(SQUARE.astype(F64)))
         made = tree_util.tree_leaves(jax.jit(f)(SQUARE))
         # The sign of an eigenvector is a choice, which is that of the program.
-        gap = lambda x, e: np.linalg.norm(np.abs(x) - np.abs(e)) / np.linalg.norm(e)
-        off = np.sqrt(np.mean([gap(x, e) ** 2 for x, e in zip(made, exact)]))
+        gaps = [off(np.abs(x), np.abs(e)) for x, e in zip(made, exact)]
+        by_hand = np.sqrt(np.mean(np.square(gaps)))
     assert 0 < report.error < 1e-4
-    assert off / 5 < report.error < 5 * off
+    assert by_hand / 5 < report.error < 5 * by_hand
     assert not audit_precision(f, SQUARE, narrow=BF16).not_examined
 
 
@@ -290,3 +292,85 @@ def test_numpys_warnings_are_no_errors_of_the_audit():
     report = audit_precision(lambda x: jax.nn.softmax(jnp.where(x > 0, x, -1e9)), x)
     assert 0 < report.error < 0.01
     assert report.losses[0].constant is None  # it makes no difference
+
+
+KEY = random.key(0)
+ROWS, W = normal(0, 64, 8), normal(1, 8)
+NINE = normal(2, 9, dtype=BF16)
+
+SAMPLERS = {
+    "exponential": lambda key: random.exponential(key, (64,)),
+    "gamma": lambda key: random.gamma(key, 2.0, (64,)),
+    "gumbel": lambda key: random.gumbel(key, (64,)),
+    "normal": lambda key: random.normal(key, (64,)),
+    "permutation": lambda key: random.permutation(key, jnp.arange(64.0)),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_sampler_loses_nothing_and_is_finite_in_narrow_types(name):
+    """Any number nearby is as good a sample."""
+    sampler = SAMPLERS[name]
+    assert not audit_precision(sampler, KEY).error
+    f = lambda key, x, w: jnp.tanh(x @ w) + sampler(key)
+    assert audit_precision(f, KEY, ROWS, W, seconds=0).error < 1e-6
+    for narrow in (BF16, F16):
+        report = audit_precision(f, KEY, ROWS, W, narrow=narrow, seconds=0)
+        assert report.error < 0.1, report
+
+
+def test_a_compiled_loop_rounds_a_narrow_sample_as_well():
+    keys = random.split(KEY, 9)
+    draws = lambda keys: jax.lax.map(lambda key: random.normal(key, (50,), BF16), keys)
+    assert not audit_precision(draws, keys).error
+
+
+def of_mean(x):
+    mean = x * x * x  # loses
+    return mean + random.normal(KEY, mean.shape, mean.dtype)
+
+
+def of_bounds(x):
+    low = jnp.tanh(x)  # loses
+    return random.uniform(KEY, low.shape, low.dtype, minval=low, maxval=2.0)
+
+
+@pytest.mark.parametrize("f", [of_mean, of_bounds])
+def test_what_a_sampler_is_given_keeps_its_error(f):
+    report = audit_precision(f, NINE)
+    assert 0 < report.error < 0.1, report
+    assert any("# loses" in loss.origin.code for loss in report.losses), report
+
+
+def test_a_gradient_through_dropout_has_the_same_mask_on_both_sides():
+    f = lambda x: eqx.nn.Dropout(0.5)(jnp.tanh(x), key=KEY).astype(F32).sum()
+    assert 0 < audit_precision(jax.grad(f), NINE, seconds=0).error < 0.1
+
+
+def test_what_a_user_makes_of_random_bits_is_the_users():
+    def f(key):
+        bits = random.bits(key, (64,))
+        return jnp.log((bits >> 9).astype(F32) * 2.0**-23 + 1e-3)
+
+    report = audit_precision(f, KEY)
+    assert report.error > 0
+    assert "jnp.log(" in report.losses[0].origin.code
+
+
+DRAWN = {
+    "normal": lambda x: random.normal(KEY, x.shape, x.dtype),
+    "uniform": lambda x: random.uniform(KEY, x.shape, x.dtype),
+    "truncated": lambda x: random.truncated_normal(KEY, -2, 2, x.shape, x.dtype),
+    "kept": lambda x: random.bernoulli(KEY, jnp.asarray(0.3, x.dtype), x.shape),
+    "integers": lambda x: random.randint(KEY, x.shape, 0, 9),
+}
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_sample_in_the_dtype_of_an_argument_is_the_same_on_both_sides(name, dtype):
+    f = lambda x: x + DRAWN[name](x).astype(x.dtype)
+    x = ROWS[:, 0].astype(dtype)
+    exact = np.asarray(x, np.float64) + np.asarray(DRAWN[name](x), np.float64)
+    error = audit_precision(f, x, wide=F64, seconds=0).error
+    assert error == pytest.approx(off(f(x), exact), rel=1e-3)

@@ -133,6 +133,12 @@ def assert_close(one: Any, other: Any, **tolerance: Any) -> None:
         np.testing.assert_allclose(a, b, **tolerance)
 
 
+def off(made: Any, exact: Any) -> Any:
+    """How far off a result is, relative to the exact one."""
+    made, exact = (np.asarray(x, np.float64) for x in (made, exact))
+    return np.linalg.norm(made - exact) / max(np.linalg.norm(exact), 1e-300)
+
+
 def average(mean: Any, xs: Any) -> Any:
     """A moving average with a decay that bfloat16 rounds to 1."""
     return jax.lax.scan(lambda mean, x: (0.999 * mean + 0.001 * x, None), mean, xs)[0]

@@ -43,9 +43,10 @@ def test_weak_leaves_of_an_optimizers_own_init_have_their_lines():
 
 def test_the_flag_is_the_callers():
     before = jax.config.jax_enable_x64
-    report = audit(one_leaf(counter, lambda n: n + jnp.sum(n > 0)), struct(F32), x64=True)
+    opt = one_leaf(counter, lambda n: n + jnp.sum(n > 0))
+    report = audit(opt, struct(F32), x64=True)
     assert [drift.after for drift in report.drifts] == ["int64"]
-    assert audit(one_leaf(counter, lambda n: n + jnp.sum(n > 0)), struct(F32)).ok
+    assert audit(opt, struct(F32)).ok
     assert jax.config.jax_enable_x64 is before
 
 

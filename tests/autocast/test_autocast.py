@@ -17,7 +17,7 @@ from tests.support.dots import SIGNED as X, W, dots, equations
 from tests.support.dtypes import BF16, F32
 from tests.support.helpers import assert_close, need
 
-_BFLOAT16, _FLOAT16 = jnp.dtype("bfloat16"), jnp.dtype("float16")
+_BFLOAT16 = jnp.dtype("bfloat16")
 _ALL = Plan(_BFLOAT16, "all")
 
 

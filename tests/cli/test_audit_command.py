@@ -80,7 +80,7 @@ def test_a_part_of_a_package_is_named_as_one(command, script):
     assert command("audit parcel.opt:opt")[0] == 0
 
 
-def test_a_script_is_loaded_as_python_runs_it(command, script):
+def test_a_script_is_loaded_as_python_runs_it(command, script, monkeypatch):
     """With --x64, the modules beside it, a name and a command line of its own."""
     script("import jax.numpy as jnp\nRATE = jnp.ones(())\n", "other/beside.py")
     text = """
@@ -98,8 +98,11 @@ def test_a_script_is_loaded_as_python_runs_it(command, script):
         opt = optax.stateless(scale)
     """
     script(text, "other/a_script.py")
-    code, out, err = command("audit other/a_script.py:opt --x64 --json")
+    words = "audit other/a_script.py:opt --x64 --json"
+    monkeypatch.setattr(sys, "argv", ["dtypeguard", *words.split()])
+    code, out, err = command(words)
     assert (code, err) == (1, "Namespace()\n")
+    assert sys.argv[0] == "dtypeguard"
     (drift, *_) = json.loads(out)["drifts"]
     assert (drift["path"], drift["after"]) == ("['b']", "float64")
 
@@ -183,28 +186,6 @@ def test_a_command_runs_under_the_flags_that_a_file_sets(command, script, words,
     script(WIDE, "mine.py")
     found, out, _ = command(words)
     assert (found, "float64" in out) == (code, True)
-
-
-def test_a_script_is_imported_as_under_a_command_line_of_its_own(
-    command, script, monkeypatch
-):
-    """It may read that, and a dataclass looks for its module."""
-    text = """
-        from __future__ import annotations
-        import argparse, dataclasses, optax
-
-        @dataclasses.dataclass
-        class Options:
-            rate: float = 0.1
-
-        argparse.ArgumentParser().parse_args()
-        opt = optax.sgd(Options().rate)
-    """
-    words = "audit its_own.py:opt --params float32"
-    monkeypatch.setattr(sys, "argv", ["dtypeguard", *words.split()])
-    script(text, "its_own.py")
-    assert command(words)[0] == 0
-    assert sys.argv[0] == "dtypeguard"
 
 
 def test_an_audit_runs_under_the_flags_of_the_environment(command, script):

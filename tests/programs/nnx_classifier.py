@@ -20,10 +20,10 @@ class Model(nnx.Module):
 
     def __call__(self, x):
         spread = 0.9 * self.spread.get_value() + 0.1 * x.std(0)
-        if self.mistake == "a running spread in float32 in a loop":
-            wide = x.astype(jnp.float32)  # the mistake
-            spread = 0.9 * self.spread.get_value() + 0.1 * wide.std(0)
-        if self.mistake == "a running spread in float32 in a scan":
+        if self.mistake in (
+            "a running spread in float32 in a loop",
+            "a running spread in float32 in a scan",
+        ):
             wide = x.astype(jnp.float32)  # the mistake
             spread = 0.9 * self.spread.get_value() + 0.1 * wide.std(0)
         self.spread.set_value(spread)

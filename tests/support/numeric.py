@@ -60,11 +60,11 @@ ROUNDING = (
 )
 
 
-def source(seed: int, lines: int = 6) -> str:
-    """A function of `x`, `y` and `z`, each line of which computes one more value."""
+def source(seed: int) -> str:
+    """A function of `x`, `y` and `z`, each of whose six lines computes one more value."""
     choose = random.Random(seed)
     names, text = ["x", "y", "z"], ["def f(x, y, z):"]
-    for number in range(lines):
+    for number in range(6):
         form = choose.choice(EXACT if choose.random() < 0.25 else ROUNDING)
         code = form.format(
             a=choose.choice(names[-4:]),

@@ -201,7 +201,7 @@ class Plan:
             ) from None
         except PlanError as error:
             raise PlanError(f"{name}: {error}") from None
-        # A key may be unknown, and what should be a table or a number may be another thing.
+        # A key may be unknown, and what should be a table may be a number.
         except (OSError, ValueError, AttributeError, TypeError) as error:
             raise PlanError(
                 f"{name} is no plan that can be read: {error}. Write it anew with "
@@ -210,10 +210,12 @@ class Plan:
 
 
 def _plan_of_data(data: dict[str, Any]) -> Plan:
+    _check_choice("narrow", data.get("narrow"), NARROW)
     for key in _NUMBER_KEYS:
         # A program may have been infinitely far off.
         number = data.get(key, 0.0)
-        _require(number >= 0, key, number, "a number from 0 up, or take the line out")
+        is_usable = isinstance(number, (int, float)) and number >= 0
+        _require(is_usable, key, number, "a number from 0 up, or take the line out")
     del data["version"]
     dtype_of_key = data.pop("entries", {})
     table_of_scope = data.pop("scope", {})

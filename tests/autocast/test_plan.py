@@ -43,7 +43,7 @@ _NUMBER = "Write a number from 0 up, or take the line out"
 _BAD = {
     "no TOML": ("version = ", "is no plan that can be read"),
     "version": ("version = 2", "has version 2, and this dtypeguard reads version 1"),
-    "narrow": ("version = 1\nnarrow = 'int8'", "'int8', which is no narrow floating"),
+    "narrow": ("version = 1\nnarrow = 'int8'", "Write one of bfloat16, float16"),
     "default": (f"{_HEAD}default = 'some'", "Write one of products, all"),
     "key": (f"{_HEAD}[entrys]", "bad.plan is no plan .* argument 'entrys'"),
     "dtype": (f"{_HEAD}[entries]\n'a.py:f' = 'int32'", "Write one of float32, bfloat16"),
@@ -53,7 +53,7 @@ _BAD = {
         r'has the entry "a.py:jnp.exp\(x\)". Write a function of a file',
     ),
     "scope": (f"{_HEAD}scope = 'layer0'", "is no plan that can be read"),
-    "no number": (f"{_HEAD}error = 'a'", "bad.plan is no plan that can be read"),
+    "no number": (f"{_HEAD}error = 'a'", f"bad.plan: the plan has error = 'a'. {_NUMBER}"),
     "nan": (
         f"{_HEAD}tolerance = nan",
         f"bad.plan: .* tolerance = nan. {_NUMBER}",

@@ -132,7 +132,7 @@ class Annotation(Walk[_Known]):
                 continue
             constant = pair.second
             # 0.1 in float32 is 0.100000001: the source has 0.1.
-            if not constant.ndim:
+            if constant.dtype == np.float32 and not constant.ndim:
                 constant = np.asarray(shortest_decimal(constant))
             constants[place] = constant
         user.intended = constants

@@ -12,7 +12,7 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from tests.support.dtypes import BF16, F16, F32
-from tests.support.helpers import average, needs_numbers, normal, off
+from tests.support.helpers import average, needs_numbers, normal, off, set_x64
 
 pytestmark = needs_numbers
 X = jax.device_put(np.linspace(0.5, 1, 64).astype(BF16))
@@ -122,6 +122,9 @@ def test_a_number_of_float32_is_its_shortest_decimal():
     report = audit_precision(lambda x: x * 0.1, x)
     assert report.error == pytest.approx(off(x * 0.1, exact), rel=0.01)
     assert report.losses[0].constant == "0.1 -> 0.100000001"
+    with set_x64(True):  # and one of float64 is as it is
+        report = audit_precision(lambda x: x * np.pi, np.ones(3), narrow=F32, seconds=0)
+    assert report.error == pytest.approx(off(np.float32(np.pi), np.pi))
 
 
 def test_under_a_profiler_the_numbers_are_the_same():

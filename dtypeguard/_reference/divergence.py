@@ -42,13 +42,12 @@ class _ComparedProgram:
             return not node.operands
         if node.sketch is None:
             return False
+        same_size = self._sketches_by_size[node.size]
+        # All at once: a program has thousands of values of a size, or none.
+        rows = np.reshape(same_size, (-1, node.sketch.size))
+        distances = np.linalg.norm(rows - node.sketch, axis=1)
         norm = np.linalg.norm(node.sketch)
-        for sketch in self._sketches_by_size[node.size]:
-            off = sketch - node.sketch
-            distance = np.linalg.norm(off)
-            if distance <= _SAME_ERROR * norm:
-                return True
-        return False
+        return bool(np.any(distances <= _SAME_ERROR * norm))
 
     def beginning(self, n: int, compared: "_ComparedProgram") -> Origin | None:
         """Returns the first line on the way to an output whose value another program lacks.

@@ -53,20 +53,24 @@ def report_lines(figures: Figures) -> list[str]:
 
 def headline_text(figures: Figures) -> str:
     """Returns what is off; first what makes all else beside the point."""
-    sentences = []
+    facts = []
     for rows in (figures.rounded, figures.integers, figures.narrowed):
         # The first row is enough: the others may follow from it.
-        sentences.extend(map(str, rows[:1]))
+        facts.extend(map(str, rows[:1]))
+    sentences = []
     if figures.differences:
         sentences.append(headline_of(figures.differences))
     if not _is_beside_rounding(figures):
         # The error of one step hardly shows an update that is lost.
         sentences.extend(_lost_updates(figures))
         sentences.append(_error_text(figures))
-    # The first one goes on after `precision:`, so it starts with a small letter.
-    text = sentences[0]
-    for sentence in sentences[1:]:
-        text += f" {sentence[:1].upper()}{sentence[1:]}"
+    # A fact begins with the name of an argument or a file, whose letters stay. Else the
+    # first sentence goes on after `precision:`, and starts with a small letter.
+    text = " ".join(facts)
+    for sentence in sentences:
+        if text:
+            sentence = f" {sentence[:1].upper()}{sentence[1:]}"
+        text += sentence
     return text
 
 

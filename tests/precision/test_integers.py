@@ -183,6 +183,12 @@ def test_a_time_that_is_narrowed_before_its_bits_are_a_key():
     assert f"not examined: bitcast_convert_type at {row.origin}" in report.headline
 
 
+def test_a_line_that_is_told_second_keeps_the_name_of_its_file():
+    f = lambda x: U32(2**32 - 9) + x.astype(jnp.bfloat16).astype(U32) + x
+    report = audit_precision(f, 1000 + jnp.arange(4.0), seconds=0)
+    assert f" {report.integers[0].origin} narrows" in report.headline
+
+
 def test_a_bool_has_nothing_of_the_number_that_it_is_made_of():
     f = lambda x: x.astype(jnp.float16).astype(bool).astype(I32) + x
     assert not audit_precision(f, 0.3 + 1e-5 * jnp.arange(4)).narrowed

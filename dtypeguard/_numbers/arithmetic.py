@@ -78,10 +78,13 @@ _ON_CPU_IN_FLOAT32 = frozenset(["dot_general", "conv_general_dilated"])
 
 def _is_in_float32(node: Node, operands: Arrays) -> bool:
     """Returns whether XLA computes a product of 16 bits in float32."""
-    if node.name not in _ON_CPU_IN_FLOAT32 or jax.default_backend() != "cpu":
+    if node.name not in _ON_CPU_IN_FLOAT32:
+        return False
+    if jax.default_backend() != "cpu":
         return False
     # Of operands of two dtypes it rounds the wider one first.
-    return all(bits(operand.dtype) == 16 for operand in operands)
+    operand_bits = {bits(operand.dtype) for operand in operands}
+    return operand_bits == {16}
 
 
 def _rounded_alike(*arrays: Leaf) -> Leaf:
@@ -271,7 +274,7 @@ class Arithmetic:
             _, results = self._unscaled(node, operands, in_float32)
             return self._all_settled(node, results, dtype_of)
         try:
-            return computed_on_host(eqn, operands, dtype_of)
+            return [computed_on_host(eqn, operands, dtype_of)]
         except NotOnHost:
             params = retyped_params(eqn, dtype_of)
         try:
@@ -284,7 +287,9 @@ class Arithmetic:
         narrow = self.formats.narrow
         if narrow is None:
             return False
-        return narrow.itemsize == 1 or node.name in primitives.OF_OWN_DTYPES
+        if narrow.itemsize == 1:
+            return True
+        return node.name in primitives.OF_OWN_DTYPES
 
     def _rounded(self, node: Node, operands: Results) -> Results:
         """Returns the wide results, rounded as the equation rounds as written."""
@@ -298,8 +303,7 @@ class Arithmetic:
         from_narrow = self._evaluated(node, widened, WIDE)
         rounds_once = self._rounds_once(node)
         if rounds_once:
-            dtype = rule.makes(node.eqn.outvars[0].aval.dtype)
-            all_written = [self.settled(from_narrow[0], dtype)]
+            all_written = self._all_settled(node, from_narrow, rule.makes)
         else:
             all_written = self._evaluated(node, narrow, WRITTEN)
         results = []
@@ -321,7 +325,9 @@ class Arithmetic:
             return False
         (result,) = node.eqn.outvars
         dtype = self.formats.written(result.aval.dtype)
-        return kind(dtype) == "float" and dtype.itemsize > 1
+        if kind(dtype) != "float":
+            return False
+        return dtype.itemsize > 1
 
     def _round_trip(self, array: Leaf, dtype: DType) -> Leaf:
         """Returns a wide array rounded to a narrow dtype."""
@@ -332,7 +338,9 @@ class Arithmetic:
 
     def _fenced(self, array: Leaf) -> Leaf:
         """Returns an array; if it is narrow, XLA shall not keep it wide."""
-        if not self.is_traced or not is_inexact(array):
+        if not self.is_traced:
+            return array
+        if not is_inexact(array):
             return array
         is_wide = self.formats.widened(array.dtype) == array.dtype
         if is_wide and bits(array.dtype) >= 32:

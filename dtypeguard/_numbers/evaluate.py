@@ -71,11 +71,9 @@ def evaluate_in(eqn: Equation, operands: Arrays, computes: Computes) -> Results:
         # A ragged product, whose result has otherwise the dtype of its operands.
         written = eqn.outvars[0].aval.dtype
         params["preferred_element_type"] = computes.of(written)
-    settled = []
-    for operand in operands:
-        settled.append(computes.settled(operand))
+    settled = map(computes.settled, operands)
     retyped = eqn.replace(params=params)
-    return evaluate(retyped, settled, computes.of)
+    return evaluate(retyped, list(settled), computes.of)
 
 
 def bits_of(dtype: DType) -> dict[str, int] | None:
@@ -93,12 +91,7 @@ def bound_product(primitive: Any, operands: Arrays, params: _EqnParams) -> Leaf:
     that it gives them: float32 copies have the same numbers. Two matrices need none where
     the first is multiplied by rows, behind barriers past which it moves no transposition.
     """
-    is_product = primitive.name == "dot_general"
-    is_on_cpu = jax.default_backend() == "cpu"
-    has_single_result = params["preferred_element_type"] == _SINGLE_PRECISION
-    has_narrow_operands = operands[0].dtype != _SINGLE_PRECISION
-    may_be_refused = is_product and is_on_cpu and has_single_result
-    if not may_be_refused or not has_narrow_operands:
+    if not _may_be_refused(primitive, operands, params):
         return primitive.bind(*operands, **params)
     if _is_by_rows(operands, params):
         behind_barrier = lax.optimization_barrier(tuple(operands))
@@ -106,8 +99,20 @@ def bound_product(primitive: Any, operands: Arrays, params: _EqnParams) -> Leaf:
         return lax.optimization_barrier(result)
     wide_operands = []
     for operand in operands:
-        wide_operands.append(as_dtype(operand, _SINGLE_PRECISION))
+        wide_operand = as_dtype(operand, _SINGLE_PRECISION)
+        wide_operands.append(wide_operand)
     return primitive.bind(*wide_operands, **params)
+
+
+def _may_be_refused(primitive: Any, operands: Arrays, params: _EqnParams) -> bool:
+    """Returns whether a CPU may have no function for a product."""
+    if primitive.name != "dot_general":
+        return False
+    if jax.default_backend() != "cpu":
+        return False
+    if params["preferred_element_type"] != _SINGLE_PRECISION:
+        return False
+    return operands[0].dtype != _SINGLE_PRECISION
 
 
 def _is_by_rows(operands: Arrays, params: _EqnParams) -> bool:
@@ -183,8 +188,7 @@ def _retyped_jaxpr(jaxpr: Jaxpr, dtype_of: DtypeOf, *_: object) -> Jaxpr:
 
     retyped = jax.make_jaxpr(run)(*arguments)
     # A parameter stays open or closed as JAX expects it.
-    is_open = open_jaxpr(jaxpr) is jaxpr
-    if is_open:
+    if open_jaxpr(jaxpr) is jaxpr:
         return retyped.jaxpr
     return retyped
 
@@ -240,13 +244,15 @@ def round_to(array: Leaf, dtype: DType) -> Leaf:
     """Returns a wide array rounded to a narrow dtype."""
     if array.dtype == dtype:
         return array
-    if dtype == jnp.bfloat16 and array.dtype == _SINGLE_PRECISION:  # of the same range
+    is_single = array.dtype == _SINGLE_PRECISION
+    if is_single and dtype == jnp.bfloat16:  # of the same range
         return lax.reduce_precision(array, 8, 7)
     narrow = _cast_behind_barrier(array, dtype)
     return lax.convert_element_type(narrow, array.dtype)
 
 
 def _cast_behind_barrier(array: Leaf, dtype: DType) -> Leaf:
+    """Returns an array in a dtype that XLA cannot leave out."""
     narrow = lax.convert_element_type(array, dtype)
     # Without a barrier XLA leaves out a rounding that is undone at once.
     return lax.optimization_barrier(narrow)
@@ -285,6 +291,8 @@ def of_mesh(array: Leaf) -> _MeshContext:
 
 
 def _under(mesh: "sharding.AbstractMesh") -> _MeshContext:
+    """Returns a context with a mesh."""
+    # To enter the mesh that there is takes time.
     if mesh == sharding.get_abstract_mesh():
         return contextlib.nullcontext()
     return sharding.use_abstract_mesh(mesh)

@@ -44,52 +44,57 @@ _UFUNCS: dict[str, Callable[..., Any]] = {
 _INTEGERS = frozenset(map(np.dtype, "bBhHiIqQ"))
 _FLOATS = frozenset(map(np.dtype, ["e", "f", "d", jnp.bfloat16]))
 # NumPy refuses some formats of fewer bits, or rounds to them twice.
-_CASTS = {*itertools.product(_FLOATS, _FLOATS)}
+_CASTS = set(itertools.product(_FLOATS, _FLOATS))
 # From floats to integers XLA takes the nearest integer for what does not fit.
 _EXACT = _INTEGERS | {np.dtype(bool)}
 _CASTS.update(itertools.product(_EXACT, _EXACT | _FLOATS))
 # XLA rounds to float32 in between.
 _CASTS.remove((np.dtype("float64"), np.dtype("float16")))
 
-# XLA has 0 for smaller numbers.
-_SMALLEST = {np.dtype(code): np.finfo(code).tiny for code in "fd"}
-
 
 class NotOnHost(Exception):
     """XLA alone computes this, or makes other numbers of it than NumPy."""
 
 
-def computed_on_host(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Results:
-    """Returns the results of an equation by NumPy."""
+def computed_on_host(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Leaf:
+    """Returns the result of an equation by NumPy."""
     name = eqn.primitive.name
-    if name == "integer_pow" and eqn.params["y"] == 2:
+    if name == "integer_pow":
+        if eqn.params["y"] != 2:
+            raise NotOnHost
         name = "square"
     if name not in ON_HOST:
         raise NotOnHost
     if name == "convert_element_type":
         dtype = dtype_of(eqn.params["new_dtype"])
-        return [cast_on_host(operands[0], dtype)]
+        return cast_on_host(operands[0], dtype)
     arrays = list(map(host_array, operands))
     if name in _REARRANGED:
-        return [_REARRANGED[name](eqn, *arrays)]
-    return [_elementwise(_UFUNCS[name], arrays)]
+        return _REARRANGED[name](eqn, *arrays)
+    return _elementwise(_UFUNCS[name], arrays)
 
 
 def host_array(array: Leaf) -> Leaf:
     """Returns an array of numbers in NumPy's memory."""
     if isinstance(array, np.ndarray):
         return array
-    if isinstance(array, Tracer) or kind(array.dtype) is None:
+    if isinstance(array, Tracer):
+        raise NotOnHost
+    # Keys are no numbers.
+    if kind(array.dtype) is None:
+        raise NotOnHost
+    if jax.default_backend() != "cpu":
         raise NotOnHost
     # What is put on another device stays there, and so does what is put on a mesh: its type
     # has that, if only of one device.
-    if jax.default_backend() != "cpu" or array.sharding != _sharding_on_host():
+    if array.sharding != _sharding_on_host():
         raise NotOnHost
     return np.asarray(array)
 
 
 @functools.cache
 def _sharding_on_host() -> jax.sharding.Sharding:
+    """Returns where arrays are that nothing has put elsewhere."""
     first_cpu = jax.local_devices()[0]
     return jax.sharding.SingleDeviceSharding(first_cpu)
 
@@ -113,9 +118,17 @@ def _check_sizes(arrays: Arrays) -> None:
         # XLA computes what has 16 bits in float32.
         dtype = np.promote_types(array.dtype, np.float32)
         sizes = np.abs(array, dtype=dtype)
-        is_small = (sizes > 0) & (sizes < _SMALLEST[dtype])
+        is_small = sizes < _smallest_normal(dtype)
+        # Zeros are what they are.
+        is_small &= sizes > 0
         if is_small.any():
             raise NotOnHost
+
+
+@functools.cache
+def _smallest_normal(dtype: np.dtype) -> np.floating:
+    """Returns the smallest normal number; to ask NumPy takes microseconds."""
+    return np.finfo(dtype).tiny
 
 
 def _elementwise(ufunc: Callable[..., Any], arrays: Results) -> Leaf:
@@ -131,6 +144,7 @@ def _elementwise(ufunc: Callable[..., Any], arrays: Results) -> Leaf:
 
 
 def _quotient(dividend: np.ndarray, divisor: np.ndarray) -> Leaf:
+    """Returns a quotient of floats as XLA divides them."""
     is_repeated = divisor.size < np.broadcast(dividend, divisor).size
     # XLA multiplies by the reciprocal of what it repeats, but divides bfloat16 in float32.
     if is_repeated and divisor.dtype != jnp.bfloat16:
@@ -156,7 +170,8 @@ def _rounded_once(ufunc: Callable[..., Any], *arrays: np.ndarray) -> Leaf:
 def _reshape(eqn: Equation, array: np.ndarray) -> np.ndarray:
     if eqn.primitive.name == "reshape" and eqn.params["dimensions"]:
         raise NotOnHost  # it transposes first
-    return array.reshape(eqn.outvars[0].aval.shape)
+    (result,) = eqn.outvars
+    return array.reshape(result.aval.shape)
 
 
 def _transpose(eqn: Equation, array: np.ndarray) -> np.ndarray:
@@ -164,14 +179,19 @@ def _transpose(eqn: Equation, array: np.ndarray) -> np.ndarray:
 
 
 def _broadcast(eqn: Equation, array: np.ndarray) -> np.ndarray:
-    shape = eqn.outvars[0].aval.shape
+    """Returns an array repeated along new axes, and along those of size 1."""
+    (result,) = eqn.outvars
+    shape = result.aval.shape
     sizes = np.ones(len(shape), int)
     axes = list(eqn.params["broadcast_dimensions"])
     sizes[axes] = array.shape
-    return np.broadcast_to(array.reshape(sizes), shape)
+    reshaped = array.reshape(sizes)
+    return np.broadcast_to(reshaped, shape)
 
 
 def _select(eqn: Equation, which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
+    """Returns the last case where a bool is true, the first one elsewhere."""
+    # Integers that are too large or too small are the nearest ones in XLA.
     if which.dtype != bool:
         raise NotOnHost
     # Both are the same where there is one.
@@ -186,4 +206,4 @@ _REARRANGED: dict[str, Callable[..., Leaf]] = {
     "broadcast_in_dim": _broadcast,
     "select_n": _select,
 }
-ON_HOST = frozenset([*_UFUNCS, *_REARRANGED, "convert_element_type"])
+ON_HOST = {"convert_element_type", *_UFUNCS, *_REARRANGED}

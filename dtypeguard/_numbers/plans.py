@@ -64,7 +64,8 @@ class WidthPlan(NamedTuple):
         # Calls of one function have other numbers, and the same entries in order.
         stop = last + 1
         entries = self.entries[first:stop].tobytes()
-        carried = tuple(map(self.carried.get, range(first, stop)))
+        numbers = range(first, stop)
+        carried = tuple(map(self.carried.get, numbers))
         return entries, carried, self.is_rounding, self.dtypes
 
 
@@ -92,7 +93,8 @@ class Propagation(Walk[PlanState]):
 
     def left(self, node, results):
         avals = [var.aval for var in node.eqn.outvars]
-        self.carried[node.number] = tuple(map(self.entry_of, results, avals))
+        entries = map(self.entry_of, results, avals)
+        self.carried[node.number] = tuple(entries)
         return super().left(node, results)
 
 
@@ -124,7 +126,8 @@ class WideLines(Propagation[bool]):
 
     def read(self, user, place, var, values):
         # A cast to the dtype that the value has as written ends its width.
-        if (user.source, place) in user.block.traces.wide.ends:
+        ends = user.block.traces.wide.ends
+        if (user.source, place) in ends:
             return False
         return super().read(user, place, var, values)
 
@@ -208,8 +211,9 @@ def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> 
             all_wide.add(line)
         return True
 
+    walk = WideLines(program, is_wide)
     rounds_inputs = program.formats.narrow is not None
-    return WideLines(program, is_wide).plan(rounds_inputs and 0 in lines)
+    return walk.plan(rounds_inputs and 0 in lines)
 
 
 def _asks_for_narrow(program: NumericProgram, node: Node) -> bool:
@@ -221,4 +225,5 @@ def _asks_for_narrow(program: NumericProgram, node: Node) -> bool:
         return False
     if not node.is_asked:
         return False
-    return program.formats.rounds(node.eqn.outvars[0].aval.dtype)
+    (result,) = node.eqn.outvars
+    return program.formats.rounds(result.aval.dtype)

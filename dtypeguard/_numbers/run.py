@@ -144,6 +144,7 @@ class Run(Walk[Any]):
         return list(map(self._crossed, values, variables, entries))
 
     def _crossed(self, value: Value, var: Variable, entry: int | None) -> Leaf:
+        """Returns a value in the dtype in which it enters or leaves a block."""
         if entry is None:
             if not isinstance(value, Either):
                 return value
@@ -159,6 +160,7 @@ class Run(Walk[Any]):
 
     @property
     def _default_entry(self) -> int:
+        """The entry of what leaves a loop, if the plan names none."""
         if self.plan.is_rounding:
             return WIDE
         return WRITTEN
@@ -199,6 +201,7 @@ class Run(Walk[Any]):
             super().add_results(node, values)
 
     def read(self, user, place, var, values):
+        """Returns an operand; a constant that was meant otherwise in the form to use."""
         intended = user.intended.get(place)
         if intended is None:
             return super().read(user, place, var, values)
@@ -252,10 +255,8 @@ class Run(Walk[Any]):
         arithmetic = self.arithmetic
         plan = self.plan
         switch = None
-        # Runs that measure lines differ in what rounds: one program serves all of them. No
-        # line rounds where all is compiled.
-        is_whole = numbers == range(self.program.size)
-        if plan.is_rounding and not is_whole and probes.note is None:
+        # Runs that measure lines differ in what rounds: one program serves all of them.
+        if self._is_switched(numbers):
             are_rounded = plan.entries == ROUNDED
             switch = Switch(are_rounded, plan.with_all(ROUNDED))
             plan = plan.with_all(WIDE)
@@ -278,12 +279,24 @@ class Run(Walk[Any]):
             probes.changed,
         )
         is_on = switch and switch.is_on
-        arguments = [arithmetic.scale, is_on, probes.followed, operands]
+        followed = probes.followed
+        arguments = [arithmetic.scale, is_on, followed, operands]
         return call_compiled(self.program, key, traced, arguments, probes)
 
+    def _is_switched(self, numbers: range) -> bool:
+        """Returns whether a part is compiled with a switch for what rounds in it."""
+        if not self.plan.is_rounding:
+            return False
+        # No line rounds where all is compiled.
+        if numbers == range(self.program.size):
+            return False
+        return self.probes.note is None
+
     def node(self, node, operands):
+        """Runs a node and notes what it makes."""
         # Values decide how often a loop turns, and which branch is taken.
-        if node.rule in _DECIDED_BY_VALUES and not self.arithmetic.is_traced:
+        is_decided = node.rule in _DECIDED_BY_VALUES
+        if is_decided and not self.arithmetic.is_traced:
 
             def compute(run, operands):
                 return run.node(node, operands)
@@ -292,7 +305,7 @@ class Run(Walk[Any]):
             numbers = range(first, node.number)
             return self.compiled(numbers, compute, operands)
         results = super().node(node, operands)
-        if self.switch is not None and _may_round(node, operands):
+        if self.switch is not None:
             results = self._switched(self.switch, node, operands, results)
         # The equations inside of a call have noted the same values.
         if node.rule != CALL:
@@ -303,6 +316,8 @@ class Run(Walk[Any]):
         self, switch: Switch, node: Node, operands: list[Value], results: Arrays
     ) -> Results:
         """Returns the results of an equation, by the plan of a switch where that is on."""
+        if not _may_round(node, operands):
+            return list(results)
         run = dataclasses.replace(self, plan=switch.plan, switch=None)
         switched_results = run.node(node, list(operands))
         chosen: Results = []
@@ -315,6 +330,7 @@ class Run(Walk[Any]):
     # Loops, branches and shards
 
     def visit_scan(self, node, operands):
+        """Runs a `scan`, with the notes of all turns."""
         _, shared, carry, scanned = self._entered(node, operands)
         count = len(carry)
         body = node.inner[0]
@@ -420,6 +436,7 @@ class Run(Walk[Any]):
         return self.visit_own(node, operands)
 
     def visit_call(self, node, operands):
+        """Runs the body of a call where the call stands."""
         block = node.inner[0]
         results = self.block(block, operands)
         if node.number not in self.plan.carried:
@@ -434,7 +451,8 @@ class Run(Walk[Any]):
         decision = self.probes.followed_at(node)
         # The last operand tells which of the first to take.
         if decision is not None and node.name in SELECTS:
-            operands = [*operands[:-1], decision]
+            *arrays, _ = operands
+            operands = [*arrays, decision]
         width = self.plan.computes(entry) or entry
         settled, results = self.arithmetic.computed(node, operands, width)
         if decision is not None:
@@ -448,14 +466,18 @@ class Run(Walk[Any]):
         """Computes an equation as it stands."""
         # An equation without a wide form gets what wide equations made, if all is wide.
         if self.entry(node) != WIDE:
-            operands = [own_form(operand) for operand in operands]
+            operands = list(map(own_form, operands))
         return self.arithmetic.own(node, operands)
 
     def visit_sample(self, node, operands):
+        """Draws numbers, which are the same in wide types but for their digits."""
         results = self.arithmetic.own(node, operands)
         # Below 1 stays below 1: a uniform sample of 1.0 would make a logarithm of 0.
-        forms = self.arithmetic.both_forms
-        return [forms(result, result, round_inwards) for result in results]
+        samples: list[Value] = []
+        for result in results:
+            sample = self.arithmetic.both_forms(result, result, round_inwards)
+            samples.append(sample)
+        return samples
 
     # Roundings, which wide types leave out
 
@@ -484,7 +506,8 @@ class Run(Walk[Any]):
 
 def _chosen(switch: Switch, node: Node, switched: Leaf, result: Leaf) -> Leaf:
     """Returns what an equation makes by the plan of a switch where that is on."""
-    is_on = lax.index_in_dim(switch.is_on, node.number, keepdims=False)
+    number = node.number
+    is_on = lax.index_in_dim(switch.is_on, number, keepdims=False)
     return lax.select(is_on, switched, result)
 
 
@@ -496,7 +519,8 @@ def _may_round(node: Node, operands: Values) -> bool:
         return False
     if node.rounds:
         return True
-    return any(isinstance(operand, Either) for operand in operands)
+    forms = map(type, operands)
+    return Either in forms
 
 
 _DECIDED_BY_VALUES = LOOPS | {COND}

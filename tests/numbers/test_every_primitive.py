@@ -45,6 +45,15 @@ def test_a_primitive_is_as_jax_has_it(name, dtype):
             assert_close(wide, other)
 
 
+def test_a_product_of_two_dtypes_is_as_jax_has_it():
+    def f(x, y):
+        return jax.lax.dot(x, y, preferred_element_type=x.dtype)
+
+    x = jax.random.normal(jax.random.key(0), (8, 64), jnp.bfloat16)
+    y = jax.random.normal(jax.random.key(1), (64, 16))
+    assert_same([f(x, y)], Planned(f, x, y).written())
+
+
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_what_is_rounded_correctly_is_as_written_bit_for_bit(dtype):
     def f(x, y):

@@ -72,7 +72,7 @@ def test_by_what_is_repeated_xla_divides_with_a_reciprocal(name, divisors):
     divisor = numbers.ravel()[: np.prod(divisors, dtype=int)].reshape(divisors)
     jaxpr = jax.make_jaxpr(lax.div_p.bind)(numbers, divisor)
     with np.errstate(all="ignore"):
-        (result,) = computed_on_host(jaxpr.eqns[0], [numbers, divisor], unchanged_dtype)
+        result = computed_on_host(jaxpr.eqns[0], [numbers, divisor], unchanged_dtype)
     expected = np.asarray(jax.jit(lax.div_p.bind)(numbers, divisor))
     result = result.astype(np.float64)
     np.testing.assert_array_equal(result, expected.astype(np.float64))
@@ -93,7 +93,7 @@ def _check_equations(functions, operands):
         eqns = [eqn for jaxpr in jaxprs for eqn in jaxpr.eqns]
         for eqn, arrays, expected in zip(eqns, given, results, strict=True):
             try:
-                (result,) = computed_on_host(eqn, arrays, unchanged_dtype)
+                result = computed_on_host(eqn, arrays, unchanged_dtype)
             except NotOnHost:
                 continue
             assert result.dtype == expected.dtype

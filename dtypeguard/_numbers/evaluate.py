@@ -269,8 +269,7 @@ def round_inwards(array: Leaf, dtype: DType) -> Leaf:
     rounded = lax.convert_element_type(narrow, array.dtype)
     # NaN, which is no number to step from, is not outside.
     is_outside = abs(rounded) > abs(array)
-    zero = lax.full_like(narrow, 0)
-    next_inwards = lax.nextafter(narrow, zero)
+    next_inwards = jnp.nextafter(narrow, 0)
     return lax.select(is_outside, next_inwards, narrow)
 
 

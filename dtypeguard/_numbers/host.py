@@ -108,11 +108,11 @@ def cast_on_host(value: Leaf, dtype: DType) -> Leaf:
     result = array.astype(dtype)
     # Between float32 and 16 bits, XLA keeps smaller numbers as well.
     if np.float64 in dtypes:
-        _check_sizes([array, result])
+        _check_sizes(array, result)
     return result
 
 
-def _check_sizes(arrays: Arrays) -> None:
+def _check_sizes(*arrays: np.ndarray) -> None:
     """Raises an error where numbers are smaller than the normal ones."""
     for array in arrays:
         # XLA computes what has 16 bits in float32.
@@ -161,7 +161,7 @@ def _rounded_once(ufunc: Callable[..., Any], *arrays: np.ndarray) -> Leaf:
     wide_dtype = np.promote_types(dtype, np.float32)
     wide_arrays = [array.astype(wide_dtype, copy=False) for array in arrays]
     result = np.asarray(ufunc(*wide_arrays))
-    _check_sizes([*wide_arrays, result])
+    _check_sizes(*wide_arrays, result)
     if result.dtype == bool:
         return result
     return result.astype(dtype, copy=False)

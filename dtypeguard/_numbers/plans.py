@@ -148,7 +148,7 @@ class WideLines(Propagation[bool]):
         if node.name in IN_PLACE:
             values = values[:1]  # `x.at[0].set(y)` has the dtype of `x`
         if not self._is_wide(node, any(values)):
-            return [False for _ in node.eqn.outvars]
+            return self.visit_own(node, values)
         self.entries[node.number] = WIDE
         return [is_inexact(var.aval) for var in node.eqn.outvars]
 
@@ -174,8 +174,15 @@ def rounding(program: NumericProgram, lines: Collection[int]) -> WidthPlan:
     for node in program.block.all_nodes():
         if node.line in lines:
             entries[node.number] = ROUNDED
-    is_wide_given = program.formats.narrow is None or 0 not in lines
+    is_wide_given = not _has_inputs(program, lines)
     return WidthPlan(entries, is_wide_given, is_rounding=True)
+
+
+def _has_inputs(program: NumericProgram, lines: Collection[int]) -> bool:
+    """Returns whether the inputs, which 0 stands for, are among the lines that round."""
+    if program.formats.narrow is None:
+        return False
+    return 0 in lines
 
 
 def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> WidthPlan:
@@ -211,9 +218,8 @@ def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> 
             all_wide.add(line)
         return True
 
-    walk = WideLines(program, is_wide)
-    rounds_inputs = program.formats.narrow is not None
-    return walk.plan(rounds_inputs and 0 in lines)
+    is_wide_given = _has_inputs(program, lines)
+    return WideLines(program, is_wide).plan(is_wide_given)
 
 
 def _asks_for_narrow(program: NumericProgram, node: Node) -> bool:

@@ -216,8 +216,7 @@ class Run(Walk[Any]):
             return constant
         if user.rule in WITHOUT_BLOCKS:
             return constant
-        rounded = as_dtype(constant.written, constant.wide.dtype)
-        chosen = _chosen(self.switch, user, rounded, constant.wide)
+        chosen = _chosen(self.switch, user, constant.written, constant.wide)
         return constant._replace(wide=chosen)
 
     def constant(self, var, array, intended: np.ndarray | None = None):
@@ -254,18 +253,19 @@ class Run(Walk[Any]):
         probes = self.probes
         arithmetic = self.arithmetic
         plan = self.plan
-        switch = None
+        are_rounded = plan.entries == ROUNDED
+        is_switched = self._is_switched(numbers)
         # Runs that measure lines differ in what rounds: one program serves all of them.
-        if self._is_switched(numbers):
-            are_rounded = plan.entries == ROUNDED
-            switch = Switch(are_rounded, plan.with_all(ROUNDED))
+        if is_switched:
             plan = plan.with_all(WIDE)
 
         def traced(scale, is_on, followed, operands):
+            switch = None
+            if is_switched:
+                switch = Switch(is_on, plan.with_all(ROUNDED))
             in_trace = dataclasses.replace(arithmetic, is_traced=True, scale=scale)
-            in_run = switch and switch._replace(is_on=is_on)
             probes_in_trace = probes.empty(followed)
-            run = Run(plan, probes_in_trace, in_trace, in_run)
+            run = Run(plan, probes_in_trace, in_trace, switch)
             results = compute(run, operands)
             return results, probes_in_trace.noted
 
@@ -278,9 +278,7 @@ class Run(Walk[Any]):
             probes.note,
             probes.changed,
         )
-        is_on = switch and switch.is_on
-        followed = probes.followed
-        arguments = [arithmetic.scale, is_on, followed, operands]
+        arguments = [arithmetic.scale, are_rounded, probes.followed, operands]
         return call_compiled(self.program, key, traced, arguments, probes)
 
     def _is_switched(self, numbers: range) -> bool:
@@ -314,18 +312,14 @@ class Run(Walk[Any]):
 
     def _switched(
         self, switch: Switch, node: Node, operands: list[Value], results: Arrays
-    ) -> Results:
+    ) -> Arrays:
         """Returns the results of an equation, by the plan of a switch where that is on."""
         if not _may_round(node, operands):
-            return list(results)
+            return results
         run = dataclasses.replace(self, plan=switch.plan, switch=None)
-        switched_results = run.node(node, list(operands))
-        chosen: Results = []
-        for result, switched in zip(results, switched_results):
-            switched = as_dtype(switched, result.dtype)
-            chosen_result = _chosen(switch, node, switched, result)
-            chosen.append(chosen_result)
-        return chosen
+        switched_results = run.node(node, operands)
+        choose = functools.partial(_chosen, switch, node)
+        return list(map(choose, switched_results, results))
 
     # Loops, branches and shards
 
@@ -493,19 +487,21 @@ class Run(Walk[Any]):
 
     def visit_stochastic(self, node, operands):
         """Rounds the first floating operand at random, as dtypeguard does."""
-        eqn = node.eqn
+        variables = node.eqn.outvars
         if not self._is_left_out(node):
             results = self.visit_own(node, operands)
-            return self.all_crossed(results, eqn.outvars, WRITTEN)
+            return self.all_crossed(results, variables, WRITTEN)
+        # A derivative has the tangent behind the random bits.
         floats: list[Value] = []
-        for operand, var in zip(operands, eqn.invars):
+        for operand, var in zip(operands, node.eqn.invars):
             if is_inexact(var.aval):
                 floats.append(operand)
-        return self.all_crossed(floats, eqn.outvars, WIDE)
+        return self.all_crossed(floats, variables, WIDE)
 
 
 def _chosen(switch: Switch, node: Node, switched: Leaf, result: Leaf) -> Leaf:
     """Returns what an equation makes by the plan of a switch where that is on."""
+    switched = as_dtype(switched, result.dtype)
     number = node.number
     is_on = lax.index_in_dim(switch.is_on, number, keepdims=False)
     return lax.select(is_on, switched, result)

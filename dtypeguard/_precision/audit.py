@@ -67,6 +67,8 @@ def audit_precision(
     Args:
         f: a function of arrays with floating outputs: a loss, a gradient, a train step. Of
             one that returns ints and bools alone, it is counted how many differ.
+            A Flax NNX module, or a method of one, is the first argument of itself. What it
+            changes in place in an argument is an output: `[1][0].mean` is of the first one.
         *args: its arguments, arrays or `jax.ShapeDtypeStruct`s. Bools, ints, functions and
             strings among them stay; the rest is traced.
         kwargs: its keyword arguments.

@@ -50,7 +50,7 @@ class PrecisionReport(Figures):
 
     @property
     def headline(self) -> str:
-        """The result in a sentence; with a reference, a sentence on that comes first."""
+        """What is off, in a few sentences; first what makes all else beside the point."""
         return headline_text(self)
 
     def __str__(self) -> str:

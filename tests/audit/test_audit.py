@@ -149,8 +149,9 @@ def test_the_audit_looks_at_the_leafs_own_gradient():
         transformation(lambda u, s, p=None: (u | {"w": u["b"]}, s)), params
     ).drifts
     assert (drift.path, drift.kind, drift.after) == ("['w']", "shape", "float32[5,3]")
-    per_example = {"w": jnp.ones((7, 3)), "b": jnp.ones((7, 5, 3))}
-    assert audit(transformation(), params, updates=per_example).ok
+    assert audit(
+        transformation(), params, updates={"w": jnp.ones((7, 3)), "b": jnp.ones((7, 5, 3))}
+    ).ok
 
 
 def test_wide_updates_alone_compile_once():

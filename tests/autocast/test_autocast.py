@@ -332,6 +332,7 @@ def test_an_export_for_any_batch_size(default):
     export = pytest.importorskip("jax.export")  # since JAX 0.4.30
     normed = lambda w, x: jnp.sum(jax.nn.softmax(x @ w)[:, 0])
     cast = autocast(jax.grad(normed, argnums=1), Plan(_BFLOAT16, default))
-    shape = export.symbolic_shape("b, 8")
-    exported = export.export(jax.jit(cast))(W, jax.ShapeDtypeStruct(shape, X.dtype))
+    exported = export.export(jax.jit(cast))(
+        W, jax.ShapeDtypeStruct(export.symbolic_shape("b, 8"), X.dtype)
+    )
     assert jnp.allclose(exported.call(W, X), cast(W, X), atol=1e-3)

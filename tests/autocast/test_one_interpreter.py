@@ -76,8 +76,9 @@ _CASES = [(name, Plan("bfloat16", x)) for name in _PROGRAMS for x in ("products"
 )
 def test_eager_and_emitted_agree(name, plan):
     f = lambda w, x: jax.tree.leaves(_PROGRAMS[name](w, x))
-    jaxpr = jax.make_jaxpr(f)(_W, _X)
-    program = NumericProgram(jaxpr, Formats(_FLOAT32, plan.narrow), SecondTraces())
+    program = NumericProgram(
+        jax.make_jaxpr(f)(_W, _X), Formats(_FLOAT32, plan.narrow), SecondTraces()
+    )
     made = run(program, by_plan(program, plan), [_W, _X], formats=Formats(_FLOAT32))
     emitted = _op_by_op(jax.make_jaxpr(dtypeguard.autocast(f, plan))(_W, _X))
     assert any(np.any(x != y) for x, y in zip(emitted, f(_W, _X)))

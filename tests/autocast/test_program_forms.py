@@ -71,9 +71,8 @@ def constrained(w, x):
 
 def convolved(w, x):
     image, kernel = x.reshape(1, 4, 4, 2), w.reshape(2, 2, 2, 8)
-    numbers = ("NHWC", "HWIO", "NHWC")
     return lax.conv_general_dilated(
-        image, kernel, (1, 1), "SAME", dimension_numbers=numbers
+        image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
 
 

@@ -35,8 +35,10 @@ def marked(word, name):
 @pytest.mark.parametrize("name", planted_operands.CASES)
 def test_the_operand_and_its_lines_are_named(name, mode):
     case = planted_operands.CASES[name]
-    promotion = jax.numpy_dtype_promotion("strict" if case.strict else "standard")
-    with set_x64(case.x64), promotion:
+    with (
+        set_x64(case.x64),
+        jax.numpy_dtype_promotion("strict" if case.strict else "standard"),
+    ):
         note = note_on(lambda: case.program(MODES[mode]))
     rows = note.splitlines()
     start = next(n for n, x in enumerate(rows) if x.startswith(f"  {case.operand}"))

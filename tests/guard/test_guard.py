@@ -135,8 +135,10 @@ def test_state_is_the_inner_state():
     assert_same(bare.update(PARAMS, opt.init(PARAMS), PARAMS)[1], state)
     if in_optax("tree_utils.tree_get"):
         assert optax.tree_utils.tree_get(state, "count") == 1
-    ones = optax.tree_map_params(opt, lambda leaf: leaf + 1, opt.init(PARAMS))
-    assert_same(ones, optax.tree_map_params(bare, lambda leaf: leaf + 1, bare.init(PARAMS)))
+    assert_same(
+        optax.tree_map_params(opt, lambda leaf: leaf + 1, opt.init(PARAMS)),
+        optax.tree_map_params(bare, lambda leaf: leaf + 1, bare.init(PARAMS)),
+    )
 
 
 @pytest.mark.third_party

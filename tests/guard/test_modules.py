@@ -160,8 +160,9 @@ class Registered(Steps):
     w: Any
 
 
-unflatten = lambda _, children: Registered(*children)
-tree_util.register_pytree_node(Registered, lambda x: ((x.w,), None), unflatten)
+tree_util.register_pytree_node(
+    Registered, lambda x: ((x.w,), None), lambda _, children: Registered(*children)
+)
 
 
 class Module(eqx.Module, Steps):
@@ -232,8 +233,9 @@ class Model(eqx.Module):
 
 
 def train(model, x, key):
-    loss_fn = lambda model: jnp.mean(jax.vmap(model)(x, key) ** 2)
-    loss, grads = eqx.filter_value_and_grad(loss_fn)(model)
+    loss, grads = eqx.filter_value_and_grad(
+        lambda model: jnp.mean(jax.vmap(model)(x, key) ** 2)
+    )(model)
     return eqx.apply_updates(model, tree_util.tree_map(lambda g: -0.1 * g, grads)), loss
 
 
@@ -366,8 +368,9 @@ def test_a_loop_of_equinox_types_its_weak_leaves_once(kind):
         return new, jnp.max(jnp.abs(new - x))
 
     def looped(step):
-        going = lambda carry: carry[1] > 0.1
-        return eqxi.while_loop(going, step, start, max_steps=8, kind=kind)
+        return eqxi.while_loop(
+            lambda carry: carry[1] > 0.1, step, start, max_steps=8, kind=kind
+        )
 
     with pytest.raises(Exception, match="bf16"):
         looped(body)

@@ -16,7 +16,7 @@ from dtypeguard import DtypeDriftError, Policy, RoundingState, guard
 from tests.support.dtypes import BF16, C64, F16, F32, F64, I32
 from tests.support.helpers import assert_same, dtypes, needs_x64_scope, set_x64, types
 from tests.support.hlo import count_float64, optimized_hlo
-from tests.support.one_leaf import dict_leaf, transformation
+from tests.support.one_leaf import NARROW, dict_leaf, transformation
 from tests.support.optimizer_sweep.catalog import by_id
 
 FLOAT8 = jnp.float8_e4m3fn
@@ -30,8 +30,9 @@ def params_of(dtype=BF16):
 
 
 def grads_of(params, dtype=None):
-    scaled = lambda p: (p.astype(F32) * F32(0.37)).astype(dtype or p.dtype)
-    return tree_util.tree_map(scaled, params)
+    return tree_util.tree_map(
+        lambda p: (p.astype(F32) * F32(0.37)).astype(dtype or p.dtype), params
+    )
 
 
 def spy(seen=None):
@@ -255,14 +256,13 @@ def test_a_policy_around_an_init_that_looks_at_values(stored, dtype, jitted):
     def update(updates, state, params=None):
         return updates, state + updates["w"]  # under strict promotion
 
-    params = {"w": jnp.ones(3, BF16)}
     opt = guard(
         transformation(update, init), policy=Policy(compute_dtype=F32, state_dtype=stored)
     )
     run = jax.jit(opt.update) if jitted else opt.update
-    state = opt.init(params)
+    state = opt.init(NARROW)
     assert state.dtype == dtype
-    assert_same(run(params, state, params)[1], jnp.ones(3, dtype))
+    assert_same(run(NARROW, state, NARROW)[1], jnp.ones(3, dtype))
 
 
 # What comes out, and what is a drift ------------------------------------------------------
@@ -357,8 +357,10 @@ def test_checkpoints():
     opt, params = guard(ADAM, policy=ALL_BF16), params_of()
     grads = grads_of(params)
     _, _, state = one_update(opt)
-    saved = tree_util.tree_map(np.asarray, state)
-    assert_same(opt.update(grads, state, params), opt.update(grads, saved, params))
+    assert_same(
+        opt.update(grads, state, params),
+        opt.update(grads, tree_util.tree_map(np.asarray, state), params),
+    )
     # From a float32 job.
     _, _, old = one_update(ADAM, params_of(F32))
     taken_over = opt.init(params)._replace(inner_state=old)

@@ -180,8 +180,9 @@ def orbax_of(tree, folder):
 
 def msgpack_of(tree, folder):
     serialization = need("flax.serialization")
-    state = serialization.to_state_dict(tree)
-    return serialization.msgpack_restore(serialization.msgpack_serialize(state))
+    return serialization.msgpack_restore(
+        serialization.msgpack_serialize(serialization.to_state_dict(tree))
+    )
 
 
 OPTIMIZERS = {
@@ -227,8 +228,9 @@ class Other:
 
 
 fields = lambda x: ([(tree_util.GetAttrKey(name), getattr(x, name)) for name in "ba"], x.c)
-unflatten = lambda c, children: Other(b=children[0], a=children[1], c=c)
-tree_util.register_pytree_with_keys(Other, fields, unflatten)
+tree_util.register_pytree_with_keys(
+    Other, fields, lambda c, children: Other(b=children[0], a=children[1], c=c)
+)
 
 
 def array(*shape, dtype=np.float32):

@@ -89,8 +89,9 @@ def test_many_offending_leaves_share_a_line_by_types_and_pattern():
     head, row, count, *_ = str(error.value).splitlines()
     assert head == "body returned 81 leaves that cannot be brought back:"
     assert re.match(r"  carry\['count'\] +int32\[\] +-> float32\[\] ", row)
-    pattern = r"  80 leaves carry\['\*'\]\[\*\]\['\*'\]  bfloat16 +-> complex64  "
-    assert re.match(pattern, count)
+    assert re.match(
+        r"  80 leaves carry\['\*'\]\[\*\]\['\*'\]  bfloat16 +-> complex64  ", count
+    )
     assert len({row.path for row in error.value.rows}) == 81
     assert error.value.rows[-1].before == "bfloat16[10]"
 

@@ -98,8 +98,9 @@ def _check_equations(functions, operands):
                 continue
             assert result.dtype == expected.dtype
             result = result.astype(np.float64)
-            exact = np.asarray(expected).astype(np.float64)
-            np.testing.assert_array_equal(result, exact, str(eqn))
+            np.testing.assert_array_equal(
+                result, np.asarray(expected).astype(np.float64), str(eqn)
+            )
 
 
 def _by_xla(jaxprs, operands):

@@ -12,6 +12,7 @@ import dtypeguard
 from dtypeguard import DtypeGuardWarning, guard, multi_steps
 from tests.support.dtypes import BF16, C64, F32, F64, I32
 from tests.support.helpers import assert_close, assert_same, set_x64, types
+from tests.support.one_leaf import PARAMS
 from tests.support.quadratic import add, make_params
 
 third_party = pytest.mark.third_party
@@ -131,10 +132,10 @@ def test_without_jit_the_inner_update_is_not_traced():
     """A conditional has new branches at every step, and would compile each time."""
     traced = []
     see = lambda updates: traced.append(isinstance(updates["w"], jax.core.Tracer))
-    opt, params = multi_steps(seeing(see), 3), {"w": jnp.ones(3)}
-    state = opt.init(params)
+    opt = multi_steps(seeing(see), 3)
+    state = opt.init(PARAMS)
     for number in range(6):
-        updates, state = opt.update(params, state, params)
+        updates, state = opt.update(PARAMS, state, PARAMS)
         emits = number % 3 == 2
         assert (not traced[-1], float(updates["w"][0])) == (emits, emits)
 
@@ -216,9 +217,8 @@ def test_params_that_are_no_numbers_and_a_state_of_python_numbers():
 
 def test_without_any_gradient_there_is_nothing_to_skip():
     opt = multi_steps(seeing(), 2, should_skip_update_fn=optax.skip_not_finite)
-    params = {"w": jnp.ones(3)}
-    state = opt.init(params)
-    _, new = opt.update({"w": None}, state, params)
+    state = opt.init(PARAMS)
+    _, new = opt.update({"w": None}, state, PARAMS)
     assert types(new) == types(state)
     assert int(new.mini_step) == 1
 

@@ -73,8 +73,10 @@ def test_a_silent_mini_step_leaves_every_bit_of_the_params_alone(dtype, jit):
 
 def giving(change):
     """An optimizer whose updates are what a function makes of the gradients and params."""
-    update = lambda updates, state, params=None: (change(updates, params), state)
-    return optax.GradientTransformation(lambda params: (), update)
+    return optax.GradientTransformation(
+        lambda params: (),
+        lambda updates, state, params=None: (change(updates, params), state),
+    )
 
 
 def each(function):

@@ -84,8 +84,9 @@ def test_derivative_by_the_start(make, start, steps):
 
     @jax.jit
     def after(shift):
-        params = tree_util.tree_map(lambda p: p + shift, make_params())
-        found, _ = run(make(), params, steps)
+        found, _ = run(
+            make(), tree_util.tree_map(lambda p: p + shift, make_params()), steps
+        )
         return sum(jnp.sum(p) for p in tree_util.tree_leaves(found))
 
     if start > 0:

@@ -38,8 +38,9 @@ def state_after(opt, steps=20):
 
 def trained(add, updates_dtype=None):
     """A function that trains some steps and adds the updates by `add`."""
-    policy = Policy(compute_dtype=F32, updates_dtype=updates_dtype)
-    opt = guard(optax.adam(1e-3), policy=policy)
+    opt = guard(
+        optax.adam(1e-3), policy=Policy(compute_dtype=F32, updates_dtype=updates_dtype)
+    )
 
     def run(params):
         def step(carry, key):
@@ -47,8 +48,9 @@ def trained(add, updates_dtype=None):
             updates, state = opt.update(grads_of(params), state, params)
             return (add(params, updates, key), state), None
 
-        keys = jax.random.split(jax.random.key(0), 20)
-        return lax.scan(step, (params, opt.init(params)), keys)[0][0]
+        return lax.scan(
+            step, (params, opt.init(params)), jax.random.split(jax.random.key(0), 20)
+        )[0][0]
 
     return run
 
@@ -61,8 +63,9 @@ def momentum():
         state = jax.tree_util.tree_map(add, state, updates)
         return state, state
 
-    zeros = lambda params: jax.tree_util.tree_map(jnp.zeros_like, params)
-    return optax.GradientTransformation(zeros, update)
+    return optax.GradientTransformation(
+        lambda params: jax.tree_util.tree_map(jnp.zeros_like, params), update
+    )
 
 
 def test_a_guards_cast_of_a_state():

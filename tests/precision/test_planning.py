@@ -58,8 +58,9 @@ def test_each_row_of_the_curve_is_what_it_says_by_hand_as_well(report, module):
     curve = report.search.curve
     assert len(curve) == len(report.search.rows()) - 1 <= 8
     for plan in curve:
-        by_hand = error_of(module, plan, module.inputs())
-        assert by_hand == pytest.approx(plan.error, rel=0.05, abs=1e-5)
+        assert error_of(module, plan, module.inputs()) == pytest.approx(
+            plan.error, rel=0.05, abs=1e-5
+        )
     all_narrow, bare, *_, all_wide = curve
     assert (all_narrow.default, all_narrow.entries) == ("all", ())
     assert (bare.default, bare.entries, bare.share) == ("products", (), 1)

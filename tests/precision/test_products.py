@@ -227,5 +227,6 @@ def test_a_package_that_asks_for_less_itself_is_to_be_told():
     remedy = "On the call of dot_general, write precision"
     assert remedy in str(audit_precision(itself, A, B, matmul_precision="tpu"))
     with jax.default_matmul_precision("bfloat16"):
-        f = lambda x: plain.apply(params, x)
-        assert within in str(audit_precision(f, A, matmul_precision="tpu"))
+        assert within in str(
+            audit_precision(lambda x: plain.apply(params, x), A, matmul_precision="tpu")
+        )

@@ -96,8 +96,10 @@ def test_exact_values_stay_exact(dtype, bits):
 def test_where_32_bits_or_all_are_left_the_cast_is_plain(source, dtype):
     with set_x64(True):
         x = jnp.full(3, 1 + 2.0**-40, source)
-        bits = jnp.full(3, LARGEST_BITS, U32)
-        assert_same(stochastic_round(x, jnp.dtype(dtype), bits), x.astype(dtype))
+        assert_same(
+            stochastic_round(x, jnp.dtype(dtype), jnp.full(3, LARGEST_BITS, U32)),
+            x.astype(dtype),
+        )
 
 
 # The bits -------------------------------------------------------------------------------

@@ -27,8 +27,12 @@ both = lambda x: lax.complex(x, -x)
 
 
 def scattered(scatter, x, y):
-    numbers = lax.ScatterDimensionNumbers((1,), (0,), (0,))
-    return scatter(x, jnp.asarray(ORDER)[:, None] // 2, y, numbers)
+    return scatter(
+        x,
+        jnp.asarray(ORDER)[:, None] // 2,
+        y,
+        lax.ScatterDimensionNumbers((1,), (0,), (0,)),
+    )
 
 
 @jax.custom_batching.custom_vmap

@@ -146,8 +146,9 @@ def average(mean: Any, xs: Any) -> Any:
 
 def normal(seed: int, *shape: int, dtype: Any = jnp.float32) -> jax.Array:
     """Draws an array in float32, and rounds it to a dtype, of which nothing is compiled."""
-    drawn = np.random.default_rng(seed).standard_normal(shape, np.float32)
-    return jax.device_put(drawn.astype(dtype))
+    return jax.device_put(
+        np.random.default_rng(seed).standard_normal(shape, np.float32).astype(dtype)
+    )
 
 
 def _bits(leaf: Any) -> bytes:

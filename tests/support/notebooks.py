@@ -59,8 +59,9 @@ def follow_notebook(notebook: pathlib.Path) -> Iterator[Difference]:
     stored, now = nbformat.read(notebook, as_version=4), run(notebook)
     for cell, again in zip(stored.cells, now.cells):
         if cell.cell_type == "code" and not matches(text_of(cell), text_of(again)):
-            name = f"{notebook.stem}-{cell.id}"
-            yield Difference(name, text_of(cell), text_of(again), (0, 0))
+            yield Difference(
+                f"{notebook.stem}-{cell.id}", text_of(cell), text_of(again), (0, 0)
+            )
 
 
 def rewritten_notebook(notebook: pathlib.Path) -> str:
@@ -77,8 +78,9 @@ def text_of(cell: Any) -> str:
         if output.output_type == "stream":
             texts.append(output.text)
         elif output.output_type == "error":
-            message = _COLORS.sub("", "\n".join(output.traceback))
-            texts.append(_FRAMES.sub("", message) + "\n")
+            texts.append(
+                _FRAMES.sub("", _COLORS.sub("", "\n".join(output.traceback))) + "\n"
+            )
         elif output.data.get("text/plain"):
             texts.append(output.data["text/plain"] + "\n")
     return "".join(texts)

@@ -60,5 +60,6 @@ def one_update(opt, params=None, grads=None):
 
 def widen(dtype=F32):
     """Updates in a dtype."""
-    cast = lambda updates, _: tree_util.tree_map(lambda u: u.astype(dtype), updates)
-    return optax.stateless(cast)
+    return optax.stateless(
+        lambda updates, _: tree_util.tree_map(lambda u: u.astype(dtype), updates)
+    )

@@ -39,8 +39,9 @@ class Planned:
             jaxpr, _ = make_jaxpr_with_aux(flat, *self.arrays)
             constants = beside_trace(jaxpr, flat, WIDER)
         narrow = None if narrow is None else jnp.dtype(narrow)
-        formats = Formats(jnp.dtype(wide), narrow)
-        self.program = NumericProgram(jaxpr, formats, SecondTraces(constants))
+        self.program = NumericProgram(
+            jaxpr, Formats(jnp.dtype(wide), narrow), SecondTraces(constants)
+        )
         self.decisions = Noted()
 
     def written(self):

@@ -50,8 +50,9 @@ def test_a_guarded_step_passes(x64):
     with set_x64(x64):
         first, x = strong(first_carry(BF16)), jnp.ones(8, F32)
         check_step(guard_step(train, carry=CARRY), *first, x, carry=CARRY)
-        shapes = jax.eval_shape(lambda: first)
-        check_step(guard_step(train, carry=CARRY), *shapes, x, carry=CARRY)
+        check_step(
+            guard_step(train, carry=CARRY), *jax.eval_shape(lambda: first), x, carry=CARRY
+        )
 
 
 def test_a_stable_step_passes_bare():

@@ -86,8 +86,9 @@ class Loop:
         params, state = carry
         updates, state = self.update(params, state)
         # As Equinox does, whose `apply_updates` does not cast: p + u must not promote.
-        add = lambda p, u: p if u is None else p + u
-        return tree_util.tree_map(add, params, updates), state
+        return tree_util.tree_map(
+            lambda p, u: p if u is None else p + u, params, updates
+        ), state
 
 
 def guarded(entry, dtypes=DTYPES["f32"]):
@@ -97,8 +98,9 @@ def guarded(entry, dtypes=DTYPES["f32"]):
 def in_equinox_scan(loop, kind):
     body = lambda carry, _: (loop.traced(carry), None)
     checkpoints = 2 if kind == "checkpointed" else None
-    xs = jnp.zeros(2, F32)
-    return eqxi.scan(body, loop.carry, xs, kind=kind, checkpoints=checkpoints)[0]
+    return eqxi.scan(
+        body, loop.carry, jnp.zeros(2, F32), kind=kind, checkpoints=checkpoints
+    )[0]
 
 
 def in_while_loop(loop):

@@ -11,6 +11,7 @@ from dtypeguard import Policy, audit, guard
 from dtypeguard.testing import check_contract, parametrize_with_checks
 from tests.support.dtypes import BF16, F32, F64, I32
 from tests.support.helpers import HAS_X64_SCOPE, needs_x64_scope, set_x64
+from tests.support.one_leaf import struct
 from tests.support.optimizer_sweep.catalog import by_id
 
 pytestmark = [
@@ -159,7 +160,7 @@ ASKED = [
 def test_what_a_policy_asks_for_breaks_no_rule(policy):
     opt = guard(optax.adam(1e-3), policy=policy)
     check_contract(opt, configurations=["bf16", "f16", "bf16/f32"])
-    report = audit(opt, {"w": jax.ShapeDtypeStruct((3,), BF16)}, x64=True)
+    report = audit(opt, struct(BF16), x64=True)
     assert str(report) == "audit: no leaf changed its type in one update."
     assert not report.wide_operations
 

@@ -150,7 +150,8 @@ def _check_outputs(
         if own_shape != shape:
             expected = f"the function has {shape}"
             # An array by itself has no path.
-            rows.append((name or _ONLY, own_shape, expected))
+            output = name or _ONLY
+            rows.append((output, own_shape, expected))
     if not rows:
         return
     head = f"audit_precision got {subject} with other outputs than the function:"

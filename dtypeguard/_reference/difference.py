@@ -144,9 +144,11 @@ def details_of(
     worst = max(differences, key=_weight)
     lines = []
     if worst.verdict != "rounding" and worst.at is not None:
-        lines.append(_sentence(worst, worst.place))
+        sentence = _sentence(worst, worst.place)
+        lines.append(sentence)
     if worst.reason:
-        lines.append(_sentence(worst, worst.reason))
+        sentence = _sentence(worst, worst.reason)
+        lines.append(sentence)
     hiding = []
     for difference in differences:
         # A float32 program is seldom run in float64 to know.
@@ -158,7 +160,8 @@ def details_of(
         text = (
             f"rounding would hide a difference of up to {hidden}; in float32 it would show"
         )
-        lines.append(_sentence(most, text))
+        sentence = _sentence(most, text)
+        lines.append(sentence)
     if divergence is not None:
         lines.append(str(divergence))
     elif worst.verdict == "differs":
@@ -171,10 +174,11 @@ def details_of(
                 "To find where, return activations as well and give those of the "
                 "reference, or"
             )
-        lines.append(
+        sentence = (
             f"{where} give it as a function: then the report names the first lines that "
             "differ."
         )
+        lines.append(sentence)
     return lines
 
 
@@ -183,4 +187,5 @@ def _sentence(difference: Difference, text: str) -> str:
     if output:
         text = f"in {output}, {text}"
     first = text[0].upper()
-    return f"{first}{text[1:]}."
+    rest = text[1:]
+    return f"{first}{rest}."

@@ -45,9 +45,11 @@ class _ComparedProgram:
         same_size = self._sketches_by_size[node.size]
         # All at once: a program has thousands of values of a size, or none.
         rows = np.reshape(same_size, (-1, node.sketch.size))
-        distances = np.linalg.norm(rows - node.sketch, axis=1)
+        off = rows - node.sketch
+        distances = np.linalg.norm(off, axis=1)
         norm = np.linalg.norm(node.sketch)
-        return bool(np.any(distances <= _SAME_ERROR * norm))
+        are_same = distances <= _SAME_ERROR * norm
+        return bool(are_same.any())
 
     def beginning(self, n: int, compared: "_ComparedProgram") -> Origin | None:
         """Returns the first line on the way to an output whose value another program lacks.

@@ -214,7 +214,8 @@ class Judge:
         apart = self._relative(n, distance, own_truth)
         ratio = self._ratio(bound, n, truth)
         output = self.outputs[n]
-        difference = self._difference(n, output, reference.outputs[n], ratio)
+        other_output = reference.outputs[n]
+        difference = self._difference(n, output, other_output, ratio)
         explains = bound.explains(n)
         # Where the program itself rounds as much, its own figures do not tell.
         is_hidden = explains < distance <= self._written.explains(n)

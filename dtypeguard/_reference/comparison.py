@@ -149,8 +149,8 @@ def _check_outputs(
         shape = shapes.get(name, "none")
         if own_shape != shape:
             expected = f"the function has {shape}"
-            # An array by itself has no path.
-            output = name or _ONLY
+            # Such as an array by itself, where the function returns a dict.
+            output = name or "(no path)"
             rows.append((output, own_shape, expected))
     if not rows:
         return

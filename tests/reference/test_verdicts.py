@@ -171,7 +171,7 @@ def test_the_only_output_takes_what_numpy_takes(given):
 WRONG = {
     "missing": ({"a": X}, ["other outputs", "['b']  missing", "reference={"]),
     "extra": ({"a": X, "b": X, "c": X}, ["['c']  given", "the function has none"]),
-    "array": (X, ["['a']  missing", "out    given"]),
+    "array": (X, ["['a']      missing", "(no path)  given"]),
     "turned": ({"a": X.T, "b": X}, ["['a']  (16, 8)", "function has (8, 16)"]),
     "text": ({"a": "x", "b": X}, ["'x' in the reference at ['a']", "array of numbers"]),
     "complex": ({"a": X + 0j, "b": X}, ["complex", "real part"]),

@@ -20,7 +20,7 @@ from dtypeguard import (
 )
 from tests.support.dtypes import BF16, F32, I32
 from tests.support.helpers import assert_same, types
-from tests.support.one_leaf import transformation
+from tests.support.one_leaf import either_policy, transformation
 
 PARAMS = {"w": jnp.ones(3, BF16), "b": jnp.ones(2, BF16)}
 
@@ -92,7 +92,7 @@ def test_the_second_attempt_is_given_what_came_in():
 
 
 @pytest.mark.filterwarnings("ignore:update failed and was run in float32")
-@pytest.mark.parametrize("policy", [Policy(), Policy(compute_dtype=F32)], ids=str)
+@either_policy
 @pytest.mark.parametrize("dtype", [BF16, F32])
 def test_an_update_sees_the_order_of_keys(policy, dtype):
     """In a second attempt and in another dtype as well."""

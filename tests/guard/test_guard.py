@@ -26,6 +26,7 @@ from tests.support.one_leaf import (
     NARROW,
     PARAMS,
     dict_leaf,
+    either_policy,
     one_leaf,
     one_update,
     transformation,
@@ -171,7 +172,7 @@ class Subclass(optax.GradientTransformationExtraArgs):
     """For users to ask for."""
 
 
-@pytest.mark.parametrize("policy", [Policy(), Policy(compute_dtype=F32)], ids=str)
+@either_policy
 def test_a_subclass_of_init_and_update_keeps_its_type(policy):
     guarded = guard(Subclass(*widen()), policy=policy)
     assert type(guarded) is Subclass

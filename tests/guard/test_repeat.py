@@ -15,7 +15,7 @@ import dtypeguard
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, guard_step
 from tests.support.dtypes import BF16, F32, I32
 from tests.support.helpers import needs_x64_scope, set_x64, types
-from tests.support.one_leaf import transformation
+from tests.support.one_leaf import either_policy, transformation
 
 pytestmark = pytest.mark.third_party
 NARROW, ONE = jnp.ones(3, BF16), jnp.ones((), F32)
@@ -240,7 +240,7 @@ def test_what_a_guarded_closure_holds_goes_with_it(use):
     assert gone() is None
 
 
-@pytest.mark.parametrize("policy", [Policy(), Policy(compute_dtype=F32)], ids=str)
+@either_policy
 def test_what_a_guarded_optimizer_holds_goes_with_it(policy):
     held = Held()
     gone = weakref.ref(held)

@@ -55,12 +55,16 @@ def _arrays(x):
     )[:2]
 
 
+def of_a_choice(of, f):
+    return of(X[0] > 0, f, f, X)
+
+
 # Variables of the frames of functions that call one of the user's.
 VARIABLES = {
     "jax.jit": ("args kwargs", lambda of, f: of(f)(X)),
     "jax.grad": ("fun args has_aux holomorphic argnums", lambda of, f: of(f)(X)),
-    "jax.lax.cond": ("operands", lambda of, f: of(X[0] > 0, f, f, X)),
-    "flax.nnx.cond": ("true_fun operands", lambda of, f: of(X[0] > 0, f, f, X)),
+    "jax.lax.cond": ("operands", of_a_choice),
+    "flax.nnx.cond": ("true_fun operands", of_a_choice),
 }
 
 

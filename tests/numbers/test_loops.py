@@ -1,4 +1,4 @@
-"""Loops and branches compute what JAX computes of them, turn by turn and on a mesh."""
+"""Loops and branches compute what JAX computes of them, until they are not finite."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from dtypeguard._numbers import plans
 from dtypeguard._numbers.probes import Probes, note_decisions
 from dtypeguard._numbers.run import run
 from tests.support.dtypes import BF16, F32
-from tests.support.helpers import needs_numbers, normal, off
+from tests.support.helpers import marked, needs_numbers, normal, off
 from tests.support.plans_run import Planned, assert_same
 
 pytestmark = needs_numbers
@@ -173,3 +173,83 @@ def test_the_error_of_a_gradient_is_near_that_of_the_compiled_program(devices):
         error = audit_precision(g, x, w).error
         made, exact = (jax.jit(g)(x.astype(d), w.astype(d)) for d in (BF16, F32))
     assert error / 4 < off(made, exact) < 4 * error
+
+
+UP_TO_1 = jax.device_put(np.linspace(0.5, 1, 4))
+
+
+def scanned_to_infinity(x, turns=5):
+    """Its second step makes the infinity, and the later ones compute with it."""
+
+    def step(carry, _):
+        other = carry + 1
+        carry = jnp.exp(40 * carry)  # infinite
+        return carry, other
+
+    carry, others = lax.scan(step, x, None, turns)
+    return carry, others.sum(0)
+
+
+def looped(x):
+    def body(carry):
+        n, x = carry
+        halves = lax.cond(n > 1, lambda x: jnp.log(x - 9), lambda x: x / 2, x)  # infinite
+        return n + 1, halves
+
+    return lax.while_loop(lambda carry: carry[0] < 4, body, (0, x))[1] * 2
+
+
+def batched(x):
+    grow = lambda x: jnp.exp(30 * x)  # infinite
+    return jax.vmap(lambda x: lax.while_loop(lambda x: x < 1e30, grow, x) * 2)(x)
+
+
+def jitted(x):
+    safe = jnp.where(x > 9, jnp.exp(1000 * x), x)  # what is selected away is no cause
+    _, ordered = lax.sort((jnp.log(0 * x), -safe), num_keys=1)  # nor what is left out
+    return jax.jit(jnp.log)(ordered)  # infinite
+
+
+def masked(x):
+    scores = jnp.where(x > 0.7, x, -jnp.inf)  # a constant
+    return jax.nn.softmax(scores) / (x - x)  # infinite
+
+
+def gradient(x):
+    roots = lambda x: jnp.sqrt(x * 0)  # infinite
+    return jax.grad(lambda x: roots(x).sum())(x)
+
+
+def carried(x):
+    """The infinity comes into the loop, which makes none."""
+    large = jnp.exp(2000 * x)  # infinite
+    return lax.scan(lambda carry, _: (carry * 0.5 + 1, None), large, None, 3)[0]
+
+
+# Loops of many turns are compiled.
+COMPILED = pytest.param(scanned_to_infinity, (1500,), id="compiled")
+PROGRAMS = scanned_to_infinity, looped, batched, jitted, masked, gradient, carried
+
+
+@pytest.mark.parametrize(
+    ("f", "turns"), [*(pytest.param(f, (), id=f.__name__) for f in PROGRAMS), COMPILED]
+)
+def test_the_first_equation_whose_result_is_not_finite_is_named(f, turns):
+    place = rf"what \S*test_loops\.py:{marked(f, '# infinite')} makes"
+    with pytest.raises(ValueError, match=rf"not finite in float64 either.*{place}"):
+        audit_precision(f, UP_TO_1, *turns)
+
+
+def test_an_input_that_is_no_number_is_named():
+    total = lambda start, x: lax.scan(lambda c, x: (c + x, c), start, x)[0]
+    with pytest.raises(ValueError, match=r"First the input x is not"):
+        audit_precision(total, 0.0, UP_TO_1 * jnp.nan)
+
+
+def test_what_leads_to_no_output_does_not_hide_the_line():
+    def f(x, y):
+        chosen = jnp.where(y**3 > 1.0, 1.0, 2.0)
+        return x * 2 * chosen
+
+    x, y = jnp.array([1e5, 2.0]), jnp.array([300.0, 2.0])
+    assert audit_precision(f, x, y, narrow=jnp.float16).not_finite is not None

@@ -5,10 +5,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+import pytest
 from jax import tree_util
 
+from dtypeguard import Policy
 from tests.support.dtypes import BF16, F32
 
+HUGE = jax.ShapeDtypeStruct((10**6, 10**6), BF16)  # which no memory holds
+either_policy = pytest.mark.parametrize(
+    "policy", [Policy(), Policy(compute_dtype=F32)], ids=str
+)
 PARAMS, NARROW = {"w": jnp.ones(3, F32)}, {"w": jnp.ones(3, BF16)}
 
 

@@ -82,6 +82,10 @@ def _is_in_float32(node: Node, operands: Arrays) -> bool:
         return False
     if jax.default_backend() != "cpu":
         return False
+    # An algorithm says itself what operands are rounded to.
+    precision = node.eqn.params["precision"] or ()
+    if not isinstance(precision, tuple):
+        return False
     # Of operands of two dtypes it rounds the wider one first.
     operand_bits = {bits(operand.dtype) for operand in operands}
     return operand_bits == {16}

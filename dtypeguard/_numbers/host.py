@@ -71,7 +71,12 @@ def computed_on_host(eqn: Equation, operands: Arrays, dtype_of: DtypeOf) -> Leaf
     arrays = list(map(host_array, operands))
     if name in _REARRANGED:
         return _REARRANGED[name](eqn, *arrays)
-    return _elementwise(_UFUNCS[name], arrays)
+    result = _elementwise(_UFUNCS[name], arrays)
+    (variable,) = eqn.outvars
+    # A product may be asked for in another dtype than its operands have.
+    if result.dtype != dtype_of(variable.aval.dtype):
+        raise NotOnHost
+    return result
 
 
 def host_array(array: Leaf) -> Leaf:

@@ -1,5 +1,7 @@
 """What NumPy computes in place of XLA, against XLA: equal in all bits."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,9 @@ from dtypeguard._numbers.evaluate import unchanged_dtype
 from dtypeguard._numbers.host import NotOnHost, computed_on_host
 from tests.support.helpers import set_x64
 
+_WIDENED = []
+if "out_dtype" in inspect.signature(lax.mul).parameters:
+    _WIDENED.append(lambda a, b: lax.mul(a, b, out_dtype=np.float64))
 _FUNCTIONS = [
     lax.add,
     lambda a, b: lax.mul(a.view(np.int16), b.view(np.int16)),
@@ -19,6 +24,7 @@ _FUNCTIONS = [
     lambda a, b: lax.div_p.bind(a[:1], b),
     lambda a, b: lax.select(a > b, a, b),
     lambda a, b: lax.select_n(a > b, a),
+    *_WIDENED,
     lax.max,
     lax.min,
     lax.eq,

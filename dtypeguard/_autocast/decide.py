@@ -13,7 +13,7 @@ import numpy as np
 from jax import tree_util
 
 from .._leaves.dtypes import bits, kind
-from .._leaves.internals import ForeignNames
+from .._leaves.internals import OPERATORS, ForeignNames
 from .._leaves.types import Aval, DType, Equation
 from .._numbers import primitives
 from .._numbers.evaluate import bits_of
@@ -49,9 +49,6 @@ PLAIN_CALLS = ForeignNames(
 OWN_RULES = ("custom_jvp_call", "custom_vjp_call")
 # The plan reaches into these. Any other call keeps the types that it was traced with.
 _ENTERED_CALLS = PLAIN_CALLS | set(OWN_RULES)
-
-# The function of JAX that runs an operator of Python, such as `@`.
-_OPERATORS = ForeignNames("_forward_operator_to_aval")
 
 # Of these a plan of products says what they compute in, whatever they are given.
 DECIDED = PRODUCT_NAMES | {"convert_element_type"}
@@ -376,7 +373,7 @@ def _asks_for_result(node: Node) -> bool:
         return False
     # JAX gives `x @ w` a type that nobody has asked for. The second trace is not made then.
     for frame in until_users(frames_of([eqn])):
-        if _OPERATORS.are_in(frame.function):
+        if OPERATORS.are_in(frame.function):
             return False
     return node.block.traces.sibling.asks_for_result(eqn)
 

@@ -36,6 +36,8 @@ TRACING = ForeignNames("trace_to_jaxpr trace_to_subjaxpr@jax<0.7")
 # The end of each trace, with what it closes over and its results.
 TRACED = ForeignNames("JaxprStackFrame.to_jaxpr")
 PROMOTING = ForeignNames("promote")
+# What runs an operator of Python, such as `@`.
+OPERATORS = ForeignNames("_forward_operator_to_aval")
 # What calls a function that has a rule of its own.
 WITH_RULES = ForeignNames("custom_jvp.__call__ custom_vjp.__call__ custom_vmap.__call__")
 # ... and whole names.

@@ -103,7 +103,7 @@ def test_functions_of_jax():
         sys.setprofile(before)
     assert seen >= internals.CASTS | internals.COMPILING
     assert seen.issuperset(held(internals.PMAP_WRAPPER))
-    for names in internals.TRACING, internals.PROMOTING:
+    for names in internals.TRACING, internals.PROMOTING, internals.OPERATORS:
         assert all(any(part in name for name in seen) for part in held(names))
 
 

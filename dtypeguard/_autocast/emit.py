@@ -320,8 +320,10 @@ class Emission(Walk[Leaf]):
         entries = self._plan.carried[node.number]
         for value, var, entry in zip(values, variables, entries):
             computes = self._plan.dtypes[entry - FIRST_DTYPE]
-            dtype = computes.of(dtype_or_none(var))
-            results.append(to_dtype(value, dtype))
+            written = dtype_or_none(var)
+            dtype = computes.of(written)
+            result = to_dtype(value, dtype)
+            results.append(result)
         return results
 
 

@@ -210,11 +210,13 @@ class Plan:
 
 
 def _plan_of_data(data: dict[str, Any]) -> Plan:
-    _check_choice("narrow", data.get("narrow"), NARROW)
+    narrow = data.get("narrow")
+    _check_choice("narrow", narrow, NARROW)
     for key in _NUMBER_KEYS:
         # A program may have been infinitely far off.
         number = data.get(key, 0.0)
-        is_usable = isinstance(number, (int, float)) and number >= 0
+        is_number = isinstance(number, (int, float))
+        is_usable = is_number and number >= 0
         _require(is_usable, key, number, "a number from 0 up, or take the line out")
     del data["version"]
     dtype_of_key = data.pop("entries", {})

@@ -24,7 +24,7 @@ from .primitives import Results
 DtypeOf = Callable[[DType], DType]
 _EqnParams = dict[str, Any]
 # They have a hash, as far as each of them has one.
-NamedParams = tuple[tuple[str, Any], ...]
+NamedParams = tuple[tuple[str, type, Any], ...]
 _MeshContext = contextlib.AbstractContextManager[object]
 _SINGLE_PRECISION = np.dtype("float32")
 
@@ -129,19 +129,20 @@ def _is_by_rows(operands: Arrays, params: _EqnParams) -> bool:
 
 
 def retyped_params(eqn: Equation, dtype_of: DtypeOf) -> NamedParams:
-    """Returns the parameters of an equation in other dtypes, with their names."""
+    """Returns the parameters of an equation in other dtypes, with names and types."""
     params: _EqnParams = {}
     for name, value in eqn.params.items():
         params[name] = _retyped_param(name, value, dtype_of)
     if eqn.primitive.name == "convert_element_type":
         # A weak result would take part in no promotion as the program has it.
         params["weak_type"] = False
-    return tuple(params.items())
+    # NumPy holds None and float64 for equal, and so does JAX 0.10 where both are static.
+    return tuple((name, type(value), value) for name, value in params.items())
 
 
 def bound(primitive: Any, named_params: NamedParams, *operands: Leaf) -> Results:
     """Returns the results of a primitive, a product as XLA can run it."""
-    params = dict(named_params)
+    params = {name: value for name, _, value in named_params}
     if primitive.name == "dot_general":
         return [bound_product(primitive, operands, params)]
     return bind(primitive, operands, params)

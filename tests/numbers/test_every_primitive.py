@@ -54,6 +54,15 @@ def test_a_product_of_two_dtypes_is_as_jax_has_it():
     assert_same([f(x, y)], Planned(f, x, y).written())
 
 
+def test_a_product_in_float64_is_none_of_its_operands_dtype():
+    def f(x):
+        return jax.lax.dot(x, x), jax.lax.dot(x, x, preferred_element_type=jnp.float64)
+
+    x = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+    with set_x64(True):
+        assert_same(f(x), Planned(f, x).written())
+
+
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_what_is_rounded_correctly_is_as_written_bit_for_bit(dtype):
     def f(x, y):

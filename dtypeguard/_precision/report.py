@@ -58,7 +58,9 @@ class PrecisionReport(Figures):
 
     def __eq__(self, other: object) -> bool:
         """Whether all fields are the same; what is not a number is equal to itself."""
-        return repr(vars(self)) == repr(getattr(other, "__dict__", None))
+        if not isinstance(other, PrecisionReport):
+            return NotImplemented
+        return repr(vars(self)) == repr(vars(other))
 
     def to_json(self) -> str:
         """All of it as JSON."""

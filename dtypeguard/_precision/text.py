@@ -132,7 +132,7 @@ def _error_text(figures: Figures) -> str:
         text += f" ({percent(run.compiled)} off as XLA compiles it here)"
     if figures.scaling is not None:
         text += f", since {figures.scaling}"
-    if figures.unexamined:
+    if figures.unexamined and math.isfinite(error):
         text += f", but for what was not examined: {few_of(figures.unexamined)}"
     return f"{text}."
 

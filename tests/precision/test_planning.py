@@ -209,7 +209,7 @@ def test_a_program_that_raises_in_narrow_types_is_infinitely_far_off():
     assert any(entry.error == np.inf for entry in found.plan.entries)
     report = audit_precision(f, *args, narrow=BF16)
     assert report.error == np.inf
-    assert report.headline == "the program raises in bfloat16, and does not in float32."
+    assert report.headline == "in bfloat16 the program raises, and does not in float32."
     assert report.fixed.error < 0.02
 
 

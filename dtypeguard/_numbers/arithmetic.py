@@ -1,5 +1,6 @@
 """What one equation makes of its operands: as written, wide, or the error of it alone."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -277,10 +278,9 @@ class Arithmetic:
             in_float32 = Computes(wide_dtype, wide_dtype)
             _, results = self._unscaled(node, operands, in_float32)
             return self._all_settled(node, results, dtype_of)
-        try:
+        with contextlib.suppress(NotOnHost):
             return [computed_on_host(eqn, operands, dtype_of)]
-        except NotOnHost:
-            params = retyped_params(eqn, dtype_of)
+        params = retyped_params(eqn, dtype_of)
         try:
             return _compiled(eqn.primitive, params, *operands)
         except ValueError:  # a parameter has no hash

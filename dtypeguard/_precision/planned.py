@@ -33,9 +33,6 @@ class PlannedInputs(NamedTuple):
     budget: int = BUDGET
 
 
-ONE_INPUT = PlannedInputs()
-
-
 def inputs_of(
     owner: str,
     also: Sequence[Args],

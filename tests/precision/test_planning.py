@@ -10,7 +10,7 @@ import pytest
 
 from dtypeguard import Plan, audit_precision, autocast
 from dtypeguard._precision.curve import plan_call
-from dtypeguard._precision.planned import ONE_INPUT
+from dtypeguard._precision.planned import PlannedInputs
 from dtypeguard.testing import check_precision
 from tests.support import clipped
 from tests.support.dtypes import BF16, F16
@@ -136,7 +136,7 @@ def test_without_a_tolerance_the_best_cheap_row_is_the_plan():
     first, experts, x = map(jax.random.normal, keys, ((16, 8), (8, 16, 32), (512, 16)))
     first = first[:, :1] + first / 16  # choices that are near each other, which flip
     args = {"route": first, "experts": experts}, x
-    found = plan_call(routed, args, {}, BF16, None, ONE_INPUT, lambda text: None)
+    found = plan_call(routed, args, {}, BF16, None, PlannedInputs(), lambda text: None)
     (entry,) = found.plan.entries
     assert entry.place.endswith("test_planning.py:route")
     assert entry.expression == ""

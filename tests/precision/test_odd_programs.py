@@ -286,6 +286,14 @@ def test_the_condition_of_a_loop_has_dtypes_of_its_own():
         assert audit_precision(loop, X, x64=True).run.wide == "float32"
 
 
+def test_a_check_may_refuse_inputs_that_differ_by_a_few_roundings():
+    def f(ts):
+        ts = eqx.error_if(ts, jnp.any(jnp.diff(ts) < 0), "not in order")
+        return (ts + 100) - 100
+
+    assert audit_precision(f, jnp.full(64, 0.3, BF16)).error > 0.1
+
+
 def test_numpys_warnings_are_no_errors_of_the_audit():
     """-1e9 is infinite in float16, which NumPy warns of."""
     x = jnp.array([1.0, -2.0, 3.0], F16)
